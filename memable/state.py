@@ -1,0 +1,124 @@
+"""What an instance, a step and a listing look like from outside: enums and frozen records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """Where an instance is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the instance is over: completed, failed or cancelled."""
+        return self in _TERMINAL
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing happens until somebody acts: terminal, or suspended."""
+        return self in _TERMINAL or self is Status.SUSPENDED
+
+
+_TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowState:
+    """The state of an instance at one moment; `str()` is the line that people read."""
+
+    status: Status
+    message: str | None = None
+    key: str | None = None
+    """The first point waited for, while suspended."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the instance is over: completed, failed or cancelled."""
+        return self.status.is_terminal
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing happens until somebody acts: terminal, or suspended."""
+        return self.status.is_at_rest
+
+    def __str__(self) -> str:
+        message = self.message
+        if message is None and self.status is Status.SUSPENDED:
+            message = self.key
+        if not message:
+            return str(self.status)
+        return f"{'in progress' if self.status is Status.RUNNING else self.status}: {message}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowMetadata:
+    """What is known of an instance; times are aware and in UTC, by Redis's clock."""
+
+    workflow: str
+    instance_id: str
+    status: Status
+    state: WorkflowState
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    attempt: int
+    """How many runs have been started."""
+    worker: str | None
+    """Who runs it now."""
+    error: str | None
+    waiting_on: list[str] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing, newest first; pass `cursor` to get the next, `None` means that there is none."""
+
+    items: list[WorkflowMetadata]
+    cursor: str | None
+
+
+class StepKind(StrEnum):
+    """Which durable call a record belongs to."""
+
+    STEP = "step"
+    SIGNAL = "signal"
+    TIMER = "timer"
+    MESSAGE = "message"
+    CHILD = "child"
+    CHOICE = "choice"
+
+
+class StepState(StrEnum):
+    """How far a durable call has come."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SUSPENDED = "suspended"
+    RETRYING = "retrying"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One record of an instance's journal, as `client.steps` shows it."""
+
+    key: str
+    kind: StepKind
+    state: StepState
+    result: Any
+    """The plain JSON value that was recorded."""
+    error: str | None
+    attempts: int
+    started_at: datetime | None
+    completed_at: datetime | None
