@@ -101,6 +101,10 @@ class InputMissing(MemableError):
 class SerializationError(MemableError):
     """A value that has no exact JSON form; the text says which, where, and what to write instead."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
 
 class TypeMismatch(MemableError):
     """A value of another type than the one declared."""

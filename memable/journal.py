@@ -1,0 +1,165 @@
+"""The records of an instance: how one is written, read back, and handed to the author again.
+
+A record is a JSON object whose last member is its result or its error, so that both can be cut out without parsing what an
+author stored. A script adds the times between `head` and `tail`:
+
+    {"state":"completed","kind":"step","type":"Receipt","attempts":1,"started_ms":…,"completed_ms":…,"result":{…}}
+    {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"completed_ms":…,"error":{…}}
+    {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from memable.codec import from_json, to_json
+from memable.errors import (
+    MemableError,
+    PayloadTooLarge,
+    RetriesExhausted,
+    SerializationError,
+    StepFailed,
+    StepTimeout,
+    TypeMismatch,
+)
+from memable.keys import INTERNAL_PREFIX
+from memable.state import StepKind, StepRecord, StepState
+
+_RESULT, _ERROR = b',"result":', b',"error":'
+_SUSPENDED = b'{"state":"suspended"'
+
+RECORDED_ERRORS: dict[str, type[MemableError]] = {
+    each.__name__: each
+    for each in (StepFailed, RetriesExhausted, StepTimeout, SerializationError, TypeMismatch, PayloadTooLarge)
+}
+"""What can be recorded as a failure: their constructors take the attributes that they keep."""
+
+
+def to_datetime(ms: float | str | bytes | None) -> datetime | None:
+    """Milliseconds of Redis's clock as an aware time; nothing stays nothing."""
+    return None if ms is None else datetime.fromtimestamp(float(ms) / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A record to be written; the script that writes it puts the times in between."""
+
+    head: bytes
+    tail: bytes
+
+    @classmethod
+    def completed(cls, kind: StepKind, tag: str, result: bytes, attempts: int = 1) -> Self:
+        return cls(_head(StepState.COMPLETED, kind, tag, attempts), _RESULT + result + b"}")
+
+    @classmethod
+    def failed(cls, kind: StepKind, error: MemableError, attempts: int) -> Self:
+        fields = {"class": type(error).__name__, "fields": vars(error)}
+        return cls(_head(StepState.FAILED, kind, "", attempts), _ERROR + to_json(fields) + b"}")
+
+    @staticmethod
+    def suspended(kind: StepKind, tag: str) -> bytes:
+        """The head of an open point's record."""
+        return b'{"state":"suspended","kind":"%b","type":%b' % (kind.encode(), to_json(tag))
+
+
+def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
+    return b'{"state":"%b","kind":"%b","type":%b,"attempts":%d' % (state.encode(), kind.encode(), to_json(tag), attempts)
+
+
+FIRED = Draft.completed(StepKind.TIMER, "None", b"null")
+"""The record of a timer that fired, or was completed by hand."""
+
+
+class Record:
+    """A record as it stands in Redis."""
+
+    __slots__ = ("_facts", "raw", "result")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        head, found, rest = raw.partition(_RESULT)
+        self.result: bytes | None = rest[:-1] if found else None
+        """The result's JSON, for a codec; `None` unless completed."""
+        self._facts: dict[str, Any] = from_json(head + b"}" if found else raw)
+
+    @property
+    def kind(self) -> StepKind:
+        return StepKind(self._facts["kind"])
+
+    @property
+    def state(self) -> StepState:
+        return StepState(self._facts["state"])
+
+    @property
+    def is_open(self) -> bool:
+        return self.raw.startswith(_SUSPENDED)
+
+    def failure(self) -> MemableError | None:
+        """The recorded failure as the exception that it was; `None` if this is none."""
+        error = self._facts.get("error")
+        if error is None:
+            return None
+        return RECORDED_ERRORS[error["class"]](**error["fields"])
+
+    def shown(self, key: str) -> StepRecord:
+        """The record as `client.steps` shows it."""
+        failure = self.failure()
+        if isinstance(failure, StepFailed):
+            error: str | None = f"{failure.error_type}: {failure.error_message}"
+        else:
+            error = None if failure is None else f"{type(failure).__name__}: {failure}"
+        return StepRecord(
+            key=key,
+            kind=self.kind,
+            state=self.state,
+            result=None if self.result is None else from_json(self.result),
+            error=error,
+            attempts=self._facts.get("attempts", 0),
+            started_at=to_datetime(self._facts.get("started_ms")),
+            completed_at=to_datetime(self._facts.get("completed_ms")),
+        )
+
+
+def pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    """A hash as Redis sends it: field, value, field, value …"""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Journal:
+    """The records that a run has, by key; what a run writes is added, so that replay costs no I/O."""
+
+    __slots__ = ("_not_handed_back", "_records")
+
+    def __init__(self, steps: dict[bytes, bytes]) -> None:
+        internal = INTERNAL_PREFIX.encode()
+        self._records = {key.decode(): raw for key, raw in steps.items() if not key.startswith(internal)}
+        self._not_handed_back = {key for key, raw in self._records.items() if not raw.startswith(_SUSPENDED)}
+
+    def open_keys(self) -> list[str]:
+        """The points that were open at the claim."""
+        return [key for key, raw in self._records.items() if raw.startswith(_SUSPENDED)]
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether a record that existed at the claim has not been handed back, and no durable call was new yet."""
+        return bool(self._not_handed_back)
+
+    def find(self, key: str) -> Record | None:
+        """The record of `key`; replaying ends with the last one that existed, or the first call that finds none."""
+        raw = self._records.get(key)
+        if raw is None or raw.startswith(_SUSPENDED):
+            self._not_handed_back.clear()
+        else:
+            self._not_handed_back.discard(key)
+        return None if raw is None else Record(raw)
+
+    def add(self, key: str, raw: bytes) -> Record:
+        """Keep what has been recorded."""
+        self._records[key] = raw
+        return Record(raw)
+
+    def drop(self, key: str) -> None:
+        """Forget the record of a point that was withdrawn."""
+        self._records.pop(key, None)

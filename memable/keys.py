@@ -1,0 +1,193 @@
+"""Every name in Redis: keys, channels, members. Nothing else in memable spells one.
+
+`ns` is the namespace, `p` the partition, `WF` a workflow's name, `ID` an instance's id. The braces make Redis Cluster keep
+all keys of a partition in one slot, so that each script touches one slot.
+
+| name                          | type    | content                                                    | lifetime                      |
+|-------------------------------|---------|------------------------------------------------------------|-------------------------------|
+| `ns:{p}:instance:WF/ID`       | hash    | one instance (fields below)                                | retention, from its end       |
+| `ns:{p}:steps:WF/ID`          | hash    | step key -> JSON record; `_…` what scripts must read       | retention, from its end       |
+| `ns:{p}:stream:WF`            | stream  | one entry (`i`: ID) per instance that is ready or running  | permanent; empty when idle    |
+| `ns:{p}:timers`               | zset    | `WF/ID/KEY` by deadline in ms                              | goes with its last member     |
+| `ns:{p}:index:WF/STATUS`      | zset    | ID by creation time in µs, for listing                     | trimmed by the leader         |
+| `ns:{p}:expiry`               | zset    | `WF/ID` by the time in ms at which retention ends          | trimmed by the leader         |
+| `ns:{p}:leader`               | string  | the leader's token                                         | one lease                     |
+| `ns:{p}:events:WF/ID`         | channel | each state change, as JSON with its version                | –                             |
+| `ns:{p}:control:WORKER`       | channel | to the worker that holds an instance: `WF/ID` has news     | –                             |
+| `ns:{p}:wake`                 | channel | to the leader: a timer is due earlier than all before      | –                             |
+| `ns:workflows`                | hash    | announced workflows: name -> JSON with schemas             | permanent                     |
+| `ns:workers`                  | zset    | live workers by the time in ms of their last sign          | trimmed by the workers        |
+| `ns:meta`                     | hash    | `layout` version and number of `partitions`                | permanent                     |
+
+Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random, made by
+invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `progress` (what `set_status` said last), `waiting` (keys
+of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and its channel),
+`rested_by` (the lease of the run that ended last), `resumed_by` (the token of the last resume), `news` (signals and timers
+that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs
+lost in a row), `created_us`, `started_ms`, `completed_ms`.
+
+Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
+`_by:KEY` (the signal id, or `timer`, that completed it).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from memable.errors import InvalidKey
+from memable.state import Status
+
+LAYOUT = "1"
+"""The version of this page: a namespace of another layout is refused."""
+
+GROUP = "workers"
+"""The consumer group of every stream."""
+
+ENTRY_FIELD = "i"
+"""The one field of a stream entry: the instance's id."""
+
+INTERNAL_PREFIX = "_"
+"""Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""
+
+_MAX_LENGTH = 200
+_FORBIDDEN = re.compile(r"[/~\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_FORBIDDEN_IN_EXISTING = re.compile(r"[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+
+
+def check_name(label: str, value: object) -> str:
+    """`value`, if it can be a workflow's name or a chosen instance id; else `InvalidKey`."""
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_LENGTH or _FORBIDDEN.search(value):
+        raise InvalidKey(label, value)
+    return value
+
+
+def check_key(label: str, value: object) -> str:
+    """`value`, if it can be the key of a durable call; else `InvalidKey`."""
+    if check_name(label, value).startswith(INTERNAL_PREFIX):
+        raise InvalidKey(label, value)
+    return str(value)
+
+
+def check_existing_id(label: str, value: object) -> str:
+    """`value`, if an instance can have this id: also one that memable made for a child."""
+    if not isinstance(value, str) or not value or _FORBIDDEN_IN_EXISTING.search(value):
+        raise InvalidKey(label, value)
+    return value
+
+
+def check_namespace(value: str) -> str:
+    """`value`, if it can be a namespace; else `InvalidKey`."""
+    if not _NAMESPACE.fullmatch(value):
+        raise InvalidKey("namespace", value)
+    return value
+
+
+class InstanceKeys:
+    """The names that concern one instance."""
+
+    __slots__ = ("instance", "instance_id", "name", "partition", "steps", "workflow")
+
+    def __init__(self, partition: Partition, workflow: str, instance_id: str) -> None:
+        self.partition = partition
+        self.workflow, self.instance_id = workflow, instance_id
+        self.name = name = f"{workflow}/{instance_id}"
+        self.instance = f"{partition.prefix}instance:{name}"
+        self.steps = f"{partition.prefix}steps:{name}"
+
+    @property
+    def stream(self) -> str:
+        return self.partition.stream(self.workflow)
+
+    @property
+    def timers(self) -> str:
+        return self.partition.timers
+
+    @property
+    def expiry(self) -> str:
+        return self.partition.expiry
+
+    @property
+    def events(self) -> str:
+        return f"{self.partition.prefix}events:{self.name}"
+
+    def index(self, status: Status) -> str:
+        return self.partition.index(self.workflow, status)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The names of one partition."""
+
+    prefix: str
+
+    @cached_property
+    def timers(self) -> str:
+        return f"{self.prefix}timers"
+
+    @cached_property
+    def expiry(self) -> str:
+        return f"{self.prefix}expiry"
+
+    @cached_property
+    def leader(self) -> str:
+        return f"{self.prefix}leader"
+
+    @cached_property
+    def wake(self) -> str:
+        return f"{self.prefix}wake"
+
+    def stream(self, workflow: str) -> str:
+        return f"{self.prefix}stream:{workflow}"
+
+    def index(self, workflow: str, status: Status) -> str:
+        return f"{self.prefix}index:{workflow}/{status.value}"
+
+    def control(self, worker: str) -> str:
+        return f"{self.prefix}control:{worker}"
+
+    def of(self, workflow: str, instance_id: str) -> InstanceKeys:
+        return InstanceKeys(self, workflow, instance_id)
+
+
+class Keys:
+    """The names of one namespace: where to find everything.
+
+    >>> keys = Keys("memable", partitions=1)
+    >>> keys.of("order", "42").instance
+    'memable:{0}:instance:order/42'
+    """
+
+    def __init__(self, namespace: str, *, partitions: int) -> None:
+        self.namespace = check_namespace(namespace)
+        self.partitions = tuple(Partition(f"{namespace}:{{{number}}}:") for number in range(partitions))
+        self.workflows = f"{namespace}:workflows"
+        self.workers = f"{namespace}:workers"
+
+    @staticmethod
+    def meta(namespace: str) -> str:
+        """The hash that is read before the number of partitions is known."""
+        return f"{check_namespace(namespace)}:meta"
+
+    def of(self, workflow: str, instance_id: str) -> InstanceKeys:
+        """The names of one instance; a family shares the partition of its root, the part before the first `~`."""
+        partitions = self.partitions
+        if len(partitions) == 1:
+            return InstanceKeys(partitions[0], workflow, instance_id)
+        root = instance_id.partition("~")[0]
+        return InstanceKeys(partitions[zlib.crc32(root.encode()) % len(partitions)], workflow, instance_id)
+
+
+def split_timer_member(member: str) -> tuple[str, str, str]:
+    """Workflow, instance id and key of a member of `timers`; `points.lua` joins them."""
+    workflow, instance_id, key = member.split("/", 2)
+    return workflow, instance_id, key
+
+
+def split_instance_name(name: str) -> tuple[str, str]:
+    """Workflow and instance id of a `WF/ID` name."""
+    workflow, _, instance_id = name.partition("/")
+    return workflow, instance_id

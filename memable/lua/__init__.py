@@ -1,0 +1,170 @@
+"""Loads the Lua scripts. Each is one state transition; listing this folder lists the state machine.
+
+A script's header is read, not only by people: its names become the locals that the script works with, so that it cannot drift.
+
+```lua
+-- record: write a step's record once, if this run still holds the instance.
+-- USES  time, points                          snippets of lib/, in order
+-- KEYS  instance  hash  lease, recoveries     one line a key: name, type, what of it is touched
+-- ARGV  lease, key, record, withdrawn...      names of arguments; the last may take the rest
+-- RETURNS  DONE written | LEASE_LOST …        answers, by their names in `Answer`
+-- RETRY  how a call repeated after a lost reply is recognised, and what it gets
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from operator import itemgetter
+from typing import Any
+
+from memable.keys import ENTRY_FIELD, GROUP
+
+
+class Answer(IntEnum):
+    """What a script answers first."""
+
+    DONE = 1
+    ALREADY = 0
+    SATISFIED = 2
+    LEASE_LOST = -1
+    STALE = -2
+    UNKNOWN = -3
+    CONFLICT = -4
+    TERMINAL = -5
+    SUPERSEDED = -6
+    NOT_REACHED = -7
+    MISMATCH = -8
+
+
+Argument = bytes | str | int | float
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script of this folder."""
+
+    name: str
+    promise: str
+    keys: tuple[str, ...]
+    """Names of its keys; the last may end with `...`."""
+    arguments: tuple[str, ...]
+    """Names of its arguments; the last may end with `...`."""
+    returns: str
+    retry: str
+    source: str
+    sha: str
+    bind: Callable[..., list[Argument]]
+    """Named keys and arguments, brought into the order that the script takes."""
+
+    @property
+    def key_count(self) -> int:
+        """How many keys come first; a script that takes any number of them is called with its own count."""
+        return len(self.keys)
+
+
+def _header(text: str) -> dict[str, list[str]]:
+    lines: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if not line.startswith("-- "):
+            break
+        word, _, rest = line[3:].partition(" ")
+        lines.setdefault(word, []).append(rest.strip())
+    return lines
+
+
+def _locals(table: str, names: Sequence[str]) -> Iterable[str]:
+    for at, name in enumerate(names, 1):
+        if not name.endswith("..."):
+            yield f"local {name} = {table}[{at}]"
+        elif at < len(names):
+            raise ValueError(f"{name} takes the rest, and is not the last")
+        else:
+            yield f"local {name[:-3]} = {{}} for i = {at}, #{table} do {name[:-3]}[i - {at - 1}] = {table}[i] end"
+
+
+def _binder(name: str, names: Sequence[str]) -> Callable[..., list[Argument]]:
+    plain = [each for each in names if not each.endswith("...")]
+    pick = itemgetter(*plain) if len(plain) > 1 else lambda given: (given[plain[0]],)
+
+    def check(given: dict[str, Any]) -> None:
+        if len(given) != len(names):
+            raise TypeError(f"script {name} takes {', '.join(names)}; got {', '.join(given)}")
+
+    def bind(**given: Any) -> list[Argument]:
+        check(given)
+        return list(pick(given))
+
+    def bind_with_rest(**given: Any) -> list[Argument]:
+        check(given)
+        return [*pick(given), *given[names[-1][:-3]]]
+
+    def bind_in_order(**given: Any) -> list[Argument]:
+        check(given)
+        values: list[Argument] = []
+        for each in names:
+            values.extend(given[each[:-3]] if each.endswith("...") else (given[each],))
+        return values
+
+    if len(plain) == len(names):
+        return bind
+    return bind_with_rest if plain == list(names[:-1]) else bind_in_order
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.\.\.)?")
+
+
+@cache
+def _text(path: str) -> str:
+    return files(__package__).joinpath(path).read_text("utf-8")
+
+
+@cache
+def load(name: str) -> Script:
+    """The script `name`, with its snippets and its header's locals in front; `ValueError` if the header is not in order."""
+    body = _text(f"{name}.lua")
+    header = _header(body)
+    try:
+        (promise,), (returns,), (retry,) = header[f"{name}:"], header["RETURNS"], header["RETRY"]
+    except (KeyError, ValueError):
+        raise ValueError(f"{name}.lua needs one line each of '-- {name}:', '-- RETURNS' and '-- RETRY'") from None
+    keys = tuple(line.split()[0] for line in header.get("KEYS", []))
+    arguments = tuple(word.strip() for line in header.get("ARGV", []) for word in line.split(","))
+    named = [each.removesuffix("...") for each in (*keys, *arguments)]
+    if len(set(named)) < len(named) or not all(_NAME.fullmatch(each) for each in (*keys, *arguments)):
+        raise ValueError(f"{name}.lua names a key or an argument twice, or wrongly")
+    snippets = [word.strip() for line in header.get("USES", []) for word in line.split(",")]
+    text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
+    constants = [f"local {each.name} = {each.value}" for each in Answer if re.search(rf"\b{each.name}\b", text)]
+    constants.append(f"local GROUP, ENTRY_FIELD = '{GROUP}', '{ENTRY_FIELD}'")
+    # the names of keys and arguments come after the snippets, which must not see them
+    source = "\n".join(
+        [
+            " ".join(constants),
+            *(_text(f"lib/{each}.lua") for each in snippets),
+            " ".join([*_locals("KEYS", keys), *_locals("ARGV", arguments)]),
+            body,
+        ]
+    )
+    return Script(
+        name=name,
+        promise=promise,
+        keys=keys,
+        arguments=arguments,
+        returns=returns,
+        retry=retry,
+        source=source,
+        sha=sha1(source.encode()).hexdigest(),
+        bind=_binder(name, (*keys, *arguments)),
+    )
+
+
+def names() -> list[str]:
+    """The names of all scripts."""
+    return sorted(each.name[:-4] for each in files(__package__).iterdir() if each.name.endswith(".lua"))

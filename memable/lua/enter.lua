@@ -1,0 +1,8 @@
+-- enter: agree on the layout version and the number of partitions of a namespace.
+-- KEYS  meta  hash  layout, partitions
+-- ARGV  layout, partitions
+-- RETURNS  layout and partitions of the namespace, written now or long ago
+-- RETRY  nothing changes after the first time
+redis.call('HSETNX', meta, 'layout', layout)
+redis.call('HSETNX', meta, 'partitions', partitions)
+return redis.call('HMGET', meta, 'layout', 'partitions')

@@ -1,0 +1,19 @@
+-- finish: end an instance with its output or its error.
+-- USES  time, state, points, terminal
+-- KEYS  instance  hash    status, message, output or error, completed_ms
+-- KEYS  steps     hash    open points are withdrawn
+-- KEYS  stream    stream  the entry goes
+-- KEYS  timers    zset    those of open points go
+-- KEYS  running   zset    from
+-- KEYS  final     zset    to
+-- KEYS  expiry    zset    when retention ends
+-- ARGV  id, name, lease, status, field, value, message, failed_keys, retention_ms, events
+-- RETURNS  DONE ended | LEASE_LOST this run is over
+-- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+local held = redis.call('HMGET', instance, 'lease', 'rested_by')
+if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
+come_to_end(instance, steps, stream, timers, running, final, expiry, id, name, {
+  status = status, field = field, value = value, message = message, failed_keys = failed_keys,
+  retention_ms = tonumber(retention_ms),
+}, events)
+return DONE

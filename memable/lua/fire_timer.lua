@@ -1,0 +1,22 @@
+-- fire_timer: complete the point of a timer that is due.
+-- USES  time, state, points
+-- KEYS  instance   hash    status, news
+-- KEYS  steps      hash    the record
+-- KEYS  stream     stream  the entry of an instance that was suspended
+-- KEYS  timers     zset    the timer goes
+-- KEYS  suspended  zset    from
+-- KEYS  queued     zset    to
+-- ARGV  id, name, key, head, tail, events
+-- RETURNS  DONE fired | NOT_REACHED not due, or gone | UNKNOWN nobody waits for it, removed
+-- RETRY  the timer is gone: NOT_REACHED. Two leaders at once are harmless for the same reason
+local member = timer_member(name, key)
+local due_ms = redis.call('ZSCORE', timers, member)
+if not due_ms or tonumber(due_ms) > now_ms() then return NOT_REACHED end
+local point = open_point(steps, key)
+if not point then
+  redis.call('ZREM', timers, member)
+  return UNKNOWN
+end
+complete_point(instance, steps, timers, name, key, point, 'timer', head, tail)
+deliver(instance, stream, id, name, suspended, queued, events)
+return DONE

@@ -1,0 +1,61 @@
+-- Points: places where an instance waits for a signal or a deadline. An open one has a suspended record under its key, what
+-- scripts must know of it under `_open:KEY`, a line in the instance's `waiting`, and a member in `timers` if it has a deadline.
+
+local function timer_member(name, key)
+  return name .. '/' .. key
+end
+
+local function forget_waiting(instance, key)
+  local rest = {}
+  for line in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do
+    if line ~= key then rest[#rest + 1] = line end
+  end
+  if #rest == 0 then
+    redis.call('HDEL', instance, 'waiting')
+  else
+    redis.call('HSET', instance, 'waiting', table.concat(rest, '\n'))
+  end
+end
+
+local function open_point(steps, key)
+  local open = redis.call('HGET', steps, '_open:' .. key)
+  if not open then return nil end
+  local kind, started_ms, accepts = string.match(open, '^(%S+) (%d+) (.*)$')
+  return {kind = kind, started_ms = started_ms, accepts = accepts}
+end
+
+local function timed(head, started_ms, tail)
+  return head .. ',"started_ms":' .. started_ms .. ',"completed_ms":' .. whole(now_ms()) .. tail
+end
+
+local function complete_point(instance, steps, timers, name, key, point, by, head, tail)
+  redis.call('HDEL', steps, '_open:' .. key)
+  redis.call('HSET', steps, key, timed(head, point.started_ms, tail), '_by:' .. key, by)
+  redis.call('ZREM', timers, timer_member(name, key))
+  forget_waiting(instance, key)
+end
+
+-- a point that was completed meanwhile keeps its record: its sender was told that it is accepted
+local function withdraw_point(instance, steps, timers, name, key)
+  if redis.call('HDEL', steps, '_open:' .. key) == 0 then return end
+  redis.call('HDEL', steps, key)
+  redis.call('ZREM', timers, timer_member(name, key))
+  forget_waiting(instance, key)
+end
+
+local function withdraw_all(instance, steps, timers, name)
+  for key in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do
+    withdraw_point(instance, steps, timers, name, key)
+  end
+end
+
+-- after a point was completed: a suspended instance is queued, a running one is told
+local function deliver(instance, stream, id, name, suspended, queued, events)
+  local at = redis.call('HMGET', instance, 'status', 'control')
+  if at[1] == 'suspended' then
+    queue(instance, stream, id, suspended, queued, events)
+  elseif at[2] then
+    redis.call('HINCRBY', instance, 'news', 1)
+    redis.call('PUBLISH', at[2], name)
+  end
+end

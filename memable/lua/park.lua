@@ -1,0 +1,24 @@
+-- park: bring a run to rest at its points, unless one of them is completed already.
+-- USES  time, state, points, open
+-- KEYS  instance   hash    status, message, waiting, rested_by
+-- KEYS  steps      hash    suspended records
+-- KEYS  stream     stream  the entry goes
+-- KEYS  timers     zset    deadlines
+-- KEYS  running    zset    from
+-- KEYS  suspended  zset    to
+-- ARGV  id, name, lease, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
+-- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over
+-- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us')
+if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
+local points = take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points)
+local satisfied = open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points)
+if #satisfied > 1 then
+  satisfied[1] = SATISFIED
+  return satisfied
+end
+take_from_stream(stream, entry)
+drop_lease(instance, lease)
+move_index(running, suspended, id, held[3])
+set_state(instance, 'suspended', message, events, points[1])
+return {DONE}

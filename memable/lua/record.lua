@@ -1,0 +1,17 @@
+-- record: write a step's record once, if this run still holds the instance.
+-- USES  time, points
+-- KEYS  instance  hash  lease, recoveries
+-- KEYS  steps     hash  step key -> record
+-- KEYS  timers    zset  those of withdrawn points
+-- ARGV  name, lease, key, head, tail, elapsed_ms, withdrawn...
+-- RETURNS  DONE written | ALREADY and the record that is there | LEASE_LOST this run is over
+-- RETRY  by `lease` and what is recorded: ALREADY, with the same record
+local held = redis.call('HMGET', instance, 'lease', 'recoveries')
+if held[1] ~= lease then return {LEASE_LOST} end
+for _, point in ipairs(withdrawn) do withdraw_point(instance, steps, timers, name, point) end
+if redis.call('HSETNX', steps, key, timed(head, whole(now_ms() - elapsed_ms), tail)) == 0 then
+  return {ALREADY, redis.call('HGET', steps, key)}
+end
+-- progress: whatever killed the runs before this one did not kill it here
+if held[2] then redis.call('HDEL', instance, 'recoveries') end
+return {DONE}

@@ -1,0 +1,38 @@
+-- recover: take an instance from a worker that has not renewed for a lease, and queue it; or fail it after too many times.
+-- USES  time, state, points, terminal
+-- KEYS  instance  hash    status, recoveries
+-- KEYS  steps     hash    open points of a failed one are withdrawn
+-- KEYS  stream    stream  a fresh entry in place of the old one
+-- KEYS  timers    zset    those of a failed one go
+-- KEYS  running   zset    from
+-- KEYS  queued    zset    to
+-- KEYS  failed    zset    or to
+-- KEYS  expiry    zset    of a failed one
+-- ARGV  id, name, entry, lease_ms, max_recoveries, error, message, retention_ms, events
+-- RETURNS  DONE queued | TERMINAL failed | STALE a delivery of the past, removed | NOT_REACHED renewed or gone meanwhile
+-- RETRY  the entry is gone: NOT_REACHED. Two leaders at once are harmless for the same reason
+local pending = redis.call('XPENDING', stream, GROUP, 'IDLE', lease_ms, entry, entry, 1)
+if #pending == 0 then return NOT_REACHED end
+local known = redis.call('HMGET', instance, 'entry', 'lease')
+if known[1] ~= entry then
+  take_from_stream(stream, entry)
+  return STALE
+end
+if not known[2] then  -- delivered, never claimed: no run was lost
+  take_from_stream(stream, entry)
+  put_in_stream(instance, stream, id)
+  return DONE
+end
+local recoveries = redis.call('HINCRBY', instance, 'recoveries', 1)
+if recoveries > tonumber(max_recoveries) then
+  come_to_end(instance, steps, stream, timers, running, failed, expiry, id, name, {
+    status = 'failed', field = 'error', value = error, message = message, failed_keys = '',
+    retention_ms = tonumber(retention_ms),
+  }, events)
+  return TERMINAL
+end
+take_from_stream(stream, entry)
+-- not `rested_by`: the old run did not end, and must not be told that its park or finish came through
+redis.call('HDEL', instance, 'lease', 'worker', 'control', 'news', 'rested_by')
+queue(instance, stream, id, running, queued, events)
+return DONE

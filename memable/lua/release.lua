@@ -1,0 +1,15 @@
+-- release: hand a run's instance back, to be taken at once by any worker.
+-- USES  time, state
+-- KEYS  instance  hash    status, rested_by
+-- KEYS  stream    stream  a fresh entry in place of the old one
+-- KEYS  running   zset    from
+-- KEYS  queued    zset    to
+-- ARGV  id, lease, entry, events
+-- RETURNS  DONE handed back | LEASE_LOST this run is over
+-- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+local held = redis.call('HMGET', instance, 'lease', 'rested_by')
+if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
+take_from_stream(stream, entry)
+drop_lease(instance, lease)
+queue(instance, stream, id, running, queued, events)
+return DONE

@@ -1,0 +1,29 @@
+-- signal: complete an open point, and queue or tell the instance.
+-- USES  time, state, points
+-- KEYS  instance   hash    status, news
+-- KEYS  steps      hash    the record, and who completed it
+-- KEYS  stream     stream  the entry of an instance that was suspended
+-- KEYS  timers     zset    the point's deadline goes
+-- KEYS  suspended  zset    from
+-- KEYS  queued     zset    to
+-- ARGV  id, name, key, signal_id, tag, json_type, head, tail, timer_head, timer_tail, events
+-- RETURNS  DONE completed by this signal | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
+-- RETRY  by `signal_id`, generated when the caller gives none: DONE
+local status = redis.call('HGET', instance, 'status')
+if not status then return {UNKNOWN} end
+local by = redis.call('HGET', steps, '_by:' .. key)
+if by then return {by == signal_id and DONE or SUPERSEDED} end
+if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
+local point = open_point(steps, key)
+if not point then return {redis.call('HEXISTS', steps, key) == 1 and CONFLICT or NOT_REACHED} end
+-- `accepts` is `TAG|TYPE,TYPE`: a sender that names a type must name this one, any other must send one of these JSON types
+local declared, types = string.match(point.accepts, '^(.*)|(.*)$')
+if tag ~= '' and declared ~= '' then
+  if tag ~= declared then return {MISMATCH, declared} end
+elseif not string.find(',' .. types .. ',', ',' .. json_type .. ',', 1, true) then
+  return {MISMATCH, declared}
+end
+if point.kind == 'timer' then head, tail = timer_head, timer_tail end
+complete_point(instance, steps, timers, name, key, point, signal_id, head, tail)
+deliver(instance, stream, id, name, suspended, queued, events)
+return {DONE}

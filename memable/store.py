@@ -1,0 +1,491 @@
+"""Durable operations: one async method each, one script each. The only caller of `lua/`.
+
+Every script recognises a call that is repeated because its reply was lost (`-- RETRY` in its header), so the connection
+repeats calls without thinking, and nothing here does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from memable import lua
+from memable.errors import (
+    InputConflict,
+    InstanceNotFound,
+    SignalRejected,
+    SignalSuperseded,
+    StorageError,
+    TypeMismatch,
+)
+from memable.journal import FIRED, Draft, pairs
+from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
+from memable.lua import Answer
+from memable.state import Status, StepKind
+
+
+class Connection(Protocol):
+    """What the store needs of a connection: see connection.py."""
+
+    def call(self, script: lua.Script, arguments: Sequence[lua.Argument]) -> Any: ...
+
+    def command(self, *words: lua.Argument) -> Any: ...
+
+
+class LeaseLost(Exception):
+    """The run's lease is not the instance's current one: the run is over, and must stop silently."""
+
+
+def new_token() -> str:
+    """A token that never comes again: a lease, a life, the mark of one call. Never a counter, which Redis could roll back."""
+    return secrets.token_urlsafe(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An instance in the hands of one run."""
+
+    keys: InstanceKeys
+    entry: str
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """All that a run needs to begin."""
+
+    life: str
+    input: bytes
+    progress: str
+    attempt: int
+    started_ms: int
+    recoveries: int
+    steps: dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place where a run waits; at most one of the deadlines is given."""
+
+    key: str
+    kind: StepKind
+    tag: str
+    json_types: Iterable[str]
+    after_ms: float | None = None
+    at_ms: float | None = None
+
+    def arguments(self) -> tuple[lua.Argument, ...]:
+        return (
+            self.key,
+            self.kind.value,
+            Draft.suspended(self.kind, self.tag),
+            f"{self.tag}|{','.join(self.json_types)}",
+            "" if self.after_ms is None else self.after_ms,
+            "" if self.at_ms is None else self.at_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a signal brings: its JSON, and the type that its sender names."""
+
+    tag: str
+    json_type: str
+    json: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an instance ends."""
+
+    status: Status
+    value: bytes
+    """The output, or the error, as JSON."""
+    message: str
+    failed_keys: Sequence[str] = ()
+    """Keys of the records that a resume clears."""
+
+
+_INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _SET_STATUS = map(
+    lua.load, ("invoke", "claim", "record", "open", "park", "finish", "release", "set_status")
+)
+_SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
+    lua.load, ("signal", "resume", "fire_timer", "recover", "forget")
+)
+_LEAD, _RESIGN, _ENTER, _DROP_CONSUMER = map(lua.load, ("lead", "resign", "enter", "drop_consumer"))
+
+
+def _text(value: bytes | str | None) -> str:
+    return "" if value is None else value.decode() if isinstance(value, bytes) else value
+
+
+def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", found: str = "") -> Exception:
+    """The exception that an answer stands for."""
+    workflow, instance_id = keys.workflow, keys.instance_id
+    match answer:
+        case Answer.LEASE_LOST | Answer.STALE:
+            return LeaseLost(keys.name)
+        case Answer.CONFLICT if not key:
+            return InputConflict(workflow, instance_id)
+        case Answer.UNKNOWN if not key:
+            return InstanceNotFound(workflow, instance_id)
+        case Answer.UNKNOWN:
+            return SignalRejected(workflow, instance_id, key, "there is no such instance")
+        case Answer.TERMINAL:
+            return SignalRejected(workflow, instance_id, key, f"the instance is {detail}")
+        case Answer.NOT_REACHED:
+            return SignalRejected(workflow, instance_id, key, "the instance does not wait at this point")
+        case Answer.CONFLICT:
+            return SignalRejected(workflow, instance_id, key, "this key is a step, not a point to wait at")
+        case Answer.SUPERSEDED:
+            return SignalSuperseded(workflow, instance_id, key)
+        case Answer.MISMATCH:
+            return TypeMismatch(f"signal {key!r} to {keys.name}", expected=detail, found=found)
+        case _:
+            return StorageError(f"a script gave an answer that has no meaning for {keys.name}: {answer}")
+
+
+class Store:
+    """The durable operations of one namespace over one connection."""
+
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self.connection = connection
+        self.keys = keys
+
+    # ── from applications ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def invoke(self, keys: InstanceKeys, life: str, input: bytes, digest: str) -> bool:
+        """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
+        answer = await self.connection.call(
+            _INVOKE,
+            _INVOKE.bind(
+                instance=keys.instance,
+                stream=keys.stream,
+                queued=keys.index(Status.QUEUED),
+                id=keys.instance_id,
+                life=life,
+                input=input,
+                digest=digest,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        return bool(answer == Answer.DONE)
+
+    async def signal(self, keys: InstanceKeys, key: str, signal_id: str, payload: Payload) -> None:
+        """Complete an open point; `SignalRejected`, `SignalSuperseded` or `TypeMismatch` if that is not possible."""
+        draft = Draft.completed(StepKind.SIGNAL, payload.tag, payload.json)
+        answer, *detail = await self.connection.call(
+            _SIGNAL,
+            _SIGNAL.bind(
+                **self._waking(keys),
+                key=key,
+                signal_id=signal_id,
+                tag=payload.tag,
+                json_type=payload.json_type,
+                head=draft.head,
+                tail=draft.tail,
+                timer_head=FIRED.head,
+                timer_tail=FIRED.tail,
+            ),
+        )
+        if answer != Answer.DONE:
+            raise _refuse(answer, keys, key, _text(detail[0]) if detail else "", payload.tag or payload.json_type)
+
+    async def resume(self, keys: InstanceKeys, token: str) -> None:
+        """Queue an instance at rest; one that is queued or running is joined. `InstanceNotFound`."""
+        answer = await self.connection.call(
+            _RESUME,
+            _RESUME.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                stream=keys.stream,
+                expiry=keys.expiry,
+                queued=keys.index(Status.QUEUED),
+                suspended=keys.index(Status.SUSPENDED),
+                completed=keys.index(Status.COMPLETED),
+                failed=keys.index(Status.FAILED),
+                cancelled=keys.index(Status.CANCELLED),
+                id=keys.instance_id,
+                name=keys.name,
+                token=token,
+                events=keys.events,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    # ── from a run ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, held: Held, worker: str) -> Claim:
+        """Take a delivered instance. `LeaseLost` if the delivery is of the past, or another run has it."""
+        keys = held.keys
+        answer, *rest = await self.connection.call(
+            _CLAIM,
+            _CLAIM.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                stream=keys.stream,
+                queued=keys.index(Status.QUEUED),
+                running=keys.index(Status.RUNNING),
+                id=keys.instance_id,
+                entry=held.entry,
+                lease=held.lease,
+                worker=worker,
+                control=keys.partition.control(worker),
+                events=keys.events,
+            ),
+        )
+        if answer != Answer.DONE:
+            raise _refuse(answer, keys)
+        life, input, progress, attempt, started_ms, recoveries, steps = rest
+        return Claim(
+            life.decode(), input, progress.decode(), int(attempt), int(started_ms), int(recoveries), pairs(steps)
+        )
+
+    async def record(
+        self, held: Held, key: str, draft: Draft, elapsed_ms: float, withdrawn: Sequence[str] = ()
+    ) -> bytes | None:
+        """Write a step's record once; the record that is there already, else nothing. `LeaseLost`."""
+        keys = held.keys
+        answer, *there = await self.connection.call(
+            _RECORD,
+            _RECORD.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                timers=keys.timers,
+                name=keys.name,
+                lease=held.lease,
+                key=key,
+                head=draft.head,
+                tail=draft.tail,
+                elapsed_ms=round(elapsed_ms),
+                withdrawn=withdrawn,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        return there[0] if there else None
+
+    async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:
+        """Let signals and timers find `points`; the records of those that are completed already. `LeaseLost`."""
+        keys = held.keys
+        answer, *satisfied = await self.connection.call(
+            _OPEN,
+            _OPEN.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                timers=keys.timers,
+                name=keys.name,
+                lease=held.lease,
+                **self._opening(keys.partition, points, withdrawn),
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        return {key.decode(): raw for key, raw in pairs(satisfied).items()}
+
+    async def park(
+        self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str
+    ) -> dict[str, bytes]:
+        """Come to rest at `points`: nothing; or the records of those that are completed already, and no rest. `LeaseLost`."""
+        keys = held.keys
+        answer, *satisfied = await self.connection.call(
+            _PARK,
+            _PARK.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                stream=keys.stream,
+                timers=keys.timers,
+                running=keys.index(Status.RUNNING),
+                suspended=keys.index(Status.SUSPENDED),
+                id=keys.instance_id,
+                name=keys.name,
+                lease=held.lease,
+                entry=held.entry,
+                message=message,
+                events=keys.events,
+                **self._opening(keys.partition, points, withdrawn),
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        return {key.decode(): raw for key, raw in pairs(satisfied).items()}
+
+    async def finish(self, held: Held, outcome: Outcome, retention_ms: int) -> None:
+        """End the instance. `LeaseLost`."""
+        keys = held.keys
+        answer = await self.connection.call(
+            _FINISH,
+            _FINISH.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                stream=keys.stream,
+                timers=keys.timers,
+                running=keys.index(Status.RUNNING),
+                final=keys.index(outcome.status),
+                expiry=keys.expiry,
+                id=keys.instance_id,
+                name=keys.name,
+                lease=held.lease,
+                status=outcome.status.value,
+                field="output" if outcome.status is Status.COMPLETED else "error",
+                value=outcome.value,
+                message=outcome.message,
+                failed_keys="\n".join(outcome.failed_keys),
+                retention_ms=retention_ms,
+                events=keys.events,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    async def release(self, held: Held) -> None:
+        """Hand the instance back, to be taken at once by any worker. `LeaseLost`."""
+        keys = held.keys
+        answer = await self.connection.call(
+            _RELEASE,
+            _RELEASE.bind(
+                instance=keys.instance,
+                stream=keys.stream,
+                running=keys.index(Status.RUNNING),
+                queued=keys.index(Status.QUEUED),
+                id=keys.instance_id,
+                lease=held.lease,
+                entry=held.entry,
+                events=keys.events,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    async def set_status(self, held: Held, progress: str) -> None:
+        """Say what the instance is doing. `LeaseLost`."""
+        keys = held.keys
+        answer = await self.connection.call(
+            _SET_STATUS,
+            _SET_STATUS.bind(instance=keys.instance, lease=held.lease, progress=progress, events=keys.events),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    # ── from the leader, and at the start and end of a worker ────────────────────────────────────────────────────
+
+    async def fire_timer(self, keys: InstanceKeys, key: str) -> Answer:
+        """Complete the point of a timer that is due: DONE, or why there was nothing to do."""
+        return Answer(
+            await self.connection.call(
+                _FIRE_TIMER,
+                _FIRE_TIMER.bind(**self._waking(keys), key=key, head=FIRED.head, tail=FIRED.tail),
+            )
+        )
+
+    async def recover(
+        self, keys: InstanceKeys, entry: str, *, lease_ms: int, max_recoveries: int, failure: Outcome, retention_ms: int
+    ) -> Answer:
+        """Take an instance from a worker that has not renewed for a lease: DONE, or why there was nothing to do."""
+        return Answer(
+            await self.connection.call(
+                _RECOVER,
+                _RECOVER.bind(
+                    instance=keys.instance,
+                    steps=keys.steps,
+                    stream=keys.stream,
+                    timers=keys.timers,
+                    running=keys.index(Status.RUNNING),
+                    queued=keys.index(Status.QUEUED),
+                    failed=keys.index(Status.FAILED),
+                    expiry=keys.expiry,
+                    id=keys.instance_id,
+                    name=keys.name,
+                    entry=entry,
+                    lease_ms=lease_ms,
+                    max_recoveries=max_recoveries,
+                    error=failure.value,
+                    message=failure.message,
+                    retention_ms=retention_ms,
+                    events=keys.events,
+                ),
+            )
+        )
+
+    async def forget(self, keys: InstanceKeys) -> None:
+        """Remove an instance whose retention is over from the listing."""
+        await self.connection.call(
+            _FORGET,
+            _FORGET.bind(
+                instance=keys.instance,
+                expiry=keys.expiry,
+                completed=keys.index(Status.COMPLETED),
+                failed=keys.index(Status.FAILED),
+                cancelled=keys.index(Status.CANCELLED),
+                id=keys.instance_id,
+                name=keys.name,
+            ),
+        )
+
+    async def lead(self, partition: Partition, token: str, ttl_ms: int) -> tuple[float, float | None] | None:
+        """Become or stay leader: Redis's time and the earliest deadline, in ms; nothing while another leads."""
+        answer, *times = await self.connection.call(
+            _LEAD, _LEAD.bind(leader=partition.leader, timers=partition.timers, token=token, ttl_ms=ttl_ms)
+        )
+        if answer != Answer.DONE:
+            return None
+        return float(times[0]), float(times[1]) if len(times) > 1 and times[1] is not None else None
+
+    async def resign(self, partition: Partition, token: str) -> None:
+        """Let another worker lead at once."""
+        await self.connection.call(_RESIGN, _RESIGN.bind(leader=partition.leader, token=token))
+
+    async def drop_consumer(self, stream: str, worker: str) -> bool:
+        """Remove a worker that is gone from a stream's group; whether it held nothing and could be."""
+        answer = await self.connection.call(_DROP_CONSUMER, _DROP_CONSUMER.bind(stream=stream, worker=worker))
+        return bool(answer == Answer.DONE)
+
+    def _waking(self, keys: InstanceKeys) -> dict[str, Any]:
+        """What every script that completes a point takes."""
+        return {
+            "instance": keys.instance,
+            "steps": keys.steps,
+            "stream": keys.stream,
+            "timers": keys.timers,
+            "suspended": keys.index(Status.SUSPENDED),
+            "queued": keys.index(Status.QUEUED),
+            "id": keys.instance_id,
+            "name": keys.name,
+            "events": keys.events,
+        }
+
+    @staticmethod
+    def _opening(partition: Partition, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, Any]:
+        """What every script that opens points takes."""
+        flat: list[lua.Argument] = list(withdrawn)
+        for point in points:
+            flat.extend(point.arguments())
+        return {
+            "wake": partition.wake,
+            "fired_head": FIRED.head,
+            "fired_tail": FIRED.tail,
+            "withdrawn_count": len(withdrawn),
+            "withdrawn_and_points": flat,
+        }
+
+
+async def enter(connection: Connection, namespace: str, partitions: int | None) -> Keys:
+    """Agree on the layout of a namespace, and learn or set its number of partitions; `StorageError` if they differ."""
+    layout, agreed = await connection.call(
+        _ENTER, _ENTER.bind(meta=Keys.meta(namespace), layout=LAYOUT, partitions=partitions or 1)
+    )
+    if layout.decode() != LAYOUT:
+        raise StorageError(
+            f"namespace {namespace!r} has layout version {layout.decode()}, and this memable speaks {LAYOUT}: "
+            f"use a memable of that version, or another namespace (MEMABLE_NAMESPACE)"
+        )
+    if partitions is not None and int(agreed) != partitions:
+        raise StorageError(
+            f"namespace {namespace!r} has {int(agreed)} partitions, not {partitions}: their number is fixed when a "
+            f"namespace is first used; unset MEMABLE_PARTITIONS, or use another namespace"
+        )
+    return Keys(namespace, partitions=int(agreed))
