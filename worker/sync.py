@@ -82,7 +82,7 @@ async def sync_zones(ctx: Context, request: SyncRequest) -> SyncReport:
     """Bring the target to the state of the zone table, and prove it.
 
     Every key ends in a version: a change of *what a step means* gets a new one, and instances under way do that step
-    again, while a refactoring keeps the key and their records with it.
+    again, while a refactoring keeps the key and the records with it.
 
     - `target:v1`: settings are read once and recorded. Otherwise a deployment with another `WORKER_TARGET` half-way
       would leave an instance with its rows in two files.
@@ -93,6 +93,8 @@ async def sync_zones(ctx: Context, request: SyncRequest) -> SyncReport:
       code, and each keeps its own record. See `convert_key`.
     - `upsert[FIRST-LAST]:v1`: by the lines that it writes, not by the batch's number: with another way to cut batches,
       "batch 3" would have a record and other rows, which nobody would then write. See `upsert_key`.
+      A `convert…:v2` that makes something else of a row needs an `upsert…:v2` beside it, or what it makes is not
+      written where `v1` has a record (`verify` would say so).
     - `prune:v1`, `verify:v1`: once in an instance, after all batches.
     """
     target = await ctx.step("target:v1", choose_target, request.target, ctx.resources["settings"].target)
