@@ -1,0 +1,58 @@
+# Two commands on a machine with nothing but Python, make and a compiler: `make demo`, `make test`.
+# Neither needs root, Docker or a Redis: the embedded server is the default.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+# processes that the tests run in: most of their time is spent waiting for a server
+JOBS ?= 4
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types check format bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## run the main job: two workers, 51 workflows, one worker killed half-way
+	$(BIN)/memable demo
+
+test: $(READY) ## run every test, in random order, against the embedded server
+	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+
+lint: $(READY) ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## check types with mypy --strict and pyright
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+check: lint types test ## what CI runs: lint, types, test
+
+format: $(READY) ## format the code, and mend what ruff can
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## measure throughput and latency
+	$(BIN)/python benchmarks/throughput.py
+
+lock: ## pin the newest versions that pyproject.toml allows into constraints.txt
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv
+	sed -n '/^#/!q;p' constraints.txt > build/lock/head
+	build/lock/bin/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url --no-emit-find-links --extra dev pyproject.toml --output-file build/lock/pins
+	cat build/lock/head build/lock/pins > constraints.txt
+
+clean: ## remove the environment and everything generated
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The stamp is written last: an installation that broke off is begun anew. --clear, since a half-made or moved .venv
+# cannot be mended. --no-deps twice: constraints.txt names everything, and with hashes nothing else may come in.
+$(READY): constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "memable needs Python 3.11 or later: make PYTHON=python3.12")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
+	@touch $@
