@@ -1,0 +1,274 @@
+"""How to reach Redis, and one open connection to it: the only file that knows redis-py's connections.
+
+redis-py parses the URL, connects, authenticates, does TLS and selects the database. From then on memable talks over
+the two streams itself: reading a reply with redis-py costs up to 15 µs (version 8), with hiredis alone less than one,
+and hiredis hands over an error's whole text, from which redis-py cuts the code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import hiredis
+import redis
+import redis.asyncio.connection as async_connections
+import redis.asyncio.retry
+import redis.connection as sync_connections
+import redis.exceptions
+import redis.retry
+from redis.backoff import NoBackoff
+
+from memable.errors import StorageError
+
+CONNECT_S = 5.0
+ANSWER_S = 10.0
+"""How long a server may stay silent while an answer is due, before the connection counts as lost."""
+
+OUTAGES = frozenset(
+    {
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    }
+)
+"""Codes by which a server says that it cannot serve now: worth trying again, unlike every other refusal."""
+
+Word = bytes | str | int | float
+
+# its own annotation is a tuple of exactly one word
+_pack = cast("Callable[[Sequence[Word]], bytes]", hiredis.pack_command)
+_POOL_OPTIONS = ("max_connections", "timeout")
+_INCOMPLETE = object()
+_READ_BYTES = 1 << 16
+
+
+class ServerRefused(StorageError):
+    """The server answered, and refused: `code` is the first word of its text (`NOGROUP`, `WRONGTYPE`, `ERR`, …)."""
+
+    def __init__(self, safe_url: str, what: str, text: str) -> None:
+        super().__init__(f"Redis at {safe_url} refused {what}: {text}")
+        self.code = text.partition(" ")[0]
+
+
+class EndpointWrong(StorageError):
+    """Somebody answers at this address, and will not serve us until the URL (or the server) is changed."""
+
+
+class Refusal:
+    """An error reply as it came, before it is known whose error it is."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def code(self) -> str:
+        return self.text.partition(" ")[0]
+
+
+def backoff_s(attempt: int) -> float:
+    """The wait before attempt number `attempt` (from 0, which does not wait): doubling, capped at 1 s, with jitter."""
+    if attempt <= 0:
+        return 0.0
+    return min(1.0, 0.05 * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)
+
+
+def pack(words: Sequence[Word]) -> bytes:
+    """One command as it goes over the wire; `TypeError` for what Redis has no form for."""
+    try:
+        return _pack(words)
+    except TypeError:
+        # hiredis takes no subclass of int: an IntEnum is one, and so is bool, which would silently become a number
+        plain = tuple(int(word) if isinstance(word, int) and not isinstance(word, bool) else word for word in words)
+        return _pack(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where Redis is and how to log in; makes connections. Its text and `repr` never show the credentials."""
+
+    url: str = field(repr=False)
+    client_name: str = "memable"
+
+    @classmethod
+    def from_url(cls, url: str, *, client_name: str = "memable") -> Endpoint:
+        """The endpoint that `url` names; `StorageError`, one line without the URL's text, when it names none."""
+        endpoint = cls(url, client_name)
+        try:
+            reason = _why_wrong(url)
+            if reason is None:
+                endpoint.connection()
+        except TypeError as error:
+            # redis-py hands unknown options of the URL to the constructor, whose text ends with the option's name
+            reason = f"it has an option that redis-py does not know ({str(error).rpartition(' ')[2]})"
+        except (ValueError, redis.exceptions.RedisError) as error:
+            reason = f"redis-py cannot use it ({type(error).__name__})"
+        if reason is None:
+            return endpoint
+        raise StorageError(
+            f"the Redis URL is wrong: {reason}; write redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH"
+        ) from None
+
+    @property
+    def safe_url(self) -> str:
+        """The address for messages, without user, password and options."""
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix":
+            return f"unix://{parts.path}"
+        host = parts.hostname or "localhost"
+        host = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{host}:{parts.port or 6379}{parts.path.rstrip('/')}"
+
+    def connection(self, *, blocking: bool = False) -> async_connections.AbstractConnection:
+        """A connection that is not connected yet, without retries of its own; `blocking`: without a timeout too."""
+        options = self._options(async_connections.parse_url)
+        kind = options.pop("connection_class", async_connections.Connection)
+        options["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        options["socket_timeout"] = None if blocking else ANSWER_S
+        return cast("async_connections.AbstractConnection", kind(**options))
+
+    def sync_client(self) -> redis.Redis:
+        """A synchronous client with a connection of its own, for a thread; without retries, with a timeout."""
+        options = self._options(sync_connections.parse_url)
+        kind = options.pop("connection_class", sync_connections.Connection)
+        options["retry"] = redis.retry.Retry(NoBackoff(), 0)
+        options["socket_timeout"] = CONNECT_S
+        return redis.Redis(connection_pool=sync_connections.ConnectionPool(connection_class=kind, **options))
+
+    def _options(self, parse_url: Callable[[str], Any]) -> dict[str, Any]:
+        parsed = cast("Mapping[str, Any]", parse_url(self.url))
+        options = {name: value for name, value in parsed.items() if name not in _POOL_OPTIONS}
+        if "path" not in options:
+            options["socket_keepalive"] = True
+        # what the URL says of these is overruled: redis-py's own retries would repeat what is not idempotent, and
+        # versions differ in their defaults
+        options.update(
+            client_name=self.client_name,
+            protocol=2,
+            decode_responses=False,
+            retry_on_timeout=False,
+            retry_on_error=[],
+            health_check_interval=0,
+            socket_connect_timeout=CONNECT_S,
+        )
+        return options
+
+
+def _why_wrong(url: object) -> str | None:
+    """What redis-py would refuse with the URL (and the password) in its text, or would silently take for database 0."""
+    if not isinstance(url, str) or not url:
+        return "it is empty, or no text"
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - a property that raises
+    except ValueError:
+        return "its host or port cannot be read (characters such as / and @ in a password are written %2F and %40)"
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        return "it must begin with redis://, rediss:// or unix://"
+    if parts.scheme == "unix":
+        return None if parts.path else "it has no path"
+    database = parts.path.strip("/")
+    return None if not database or database.isdecimal() else "its database is no number"
+
+
+class Wire:
+    """One open connection: packed commands out, replies in, in order. Nothing is retried here."""
+
+    def __init__(self, endpoint: Endpoint, connection: async_connections.AbstractConnection) -> None:
+        self._endpoint = endpoint
+        self._connection = connection
+        # redis-py has no public way to its streams; both names are the same in versions 5.3 to 8
+        self._reader = cast("asyncio.StreamReader", connection._reader)
+        self._writer = cast("asyncio.StreamWriter", connection._writer)
+        self._parser = hiredis.Reader(replyError=cast("Callable[[str], Exception]", Refusal), notEnoughData=_INCOMPLETE)
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, *, blocking: bool = False) -> Wire:
+        """A connection over which the server has said that it serves; else `StorageError`, soon."""
+        connection = endpoint.connection(blocking=blocking)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connect = cast("Callable[[], Awaitable[None]]", connection.connect)
+                await connect()
+                wire = cls(endpoint, connection)
+                answer = await wire.exchange("PING")
+            # a user whose rights do not include PING can still be served
+            if isinstance(answer, Refusal) and answer.code != "NOPERM":
+                raise ServerRefused(endpoint.safe_url, "to serve", answer.text)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                await connection.disconnect(nowait=True)
+            if isinstance(error, Exception) and not isinstance(error, StorageError):
+                raise _unreachable(endpoint, error) from error
+            raise
+        return wire
+
+    def write(self, data: bytes) -> None:
+        """Send it; when the connection is lost already, `replies` tells."""
+        # uvloop raises on a closed transport, in the turn before its reader is told
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def exchange(self, *words: Word) -> Any:
+        """Send one command and read its reply; only while nothing else is on its way."""
+        self.write(pack(words))
+        return (await self.replies())[0]
+
+    async def replies(self) -> list[Any]:
+        """The replies that have come, at least one; `StorageError` when the connection is lost."""
+        gets, found = self._parser.gets, list[Any]()
+        try:
+            while True:
+                while (reply := gets()) is not _INCOMPLETE:
+                    found.append(reply)
+                if found:
+                    return found
+                data = await self._reader.read(_READ_BYTES)
+                if not data:
+                    raise StorageError(f"Redis at {self._endpoint.safe_url} closed the connection")
+                self._parser.feed(data)
+        except OSError as error:
+            raise StorageError(f"the connection to Redis at {self._endpoint.safe_url} broke: {error}") from error
+        except hiredis.HiredisError as error:
+            raise _unreachable(self._endpoint, error) from error
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much is written and has not left yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Cut it at once; whoever waits in `replies` is told that it is lost."""
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """Close it, lost or not; never raises."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(1.0):
+                await self._connection.disconnect()
+
+
+def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:
+    """What a failure to connect means: `EndpointWrong` where trying again cannot help."""
+    where = endpoint.safe_url
+    if isinstance(error, redis.exceptions.InvalidResponse | hiredis.HiredisError):
+        return EndpointWrong(f"what answers at {where} is not Redis: check host and port in the URL")
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return EndpointWrong(f"Redis at {where} refused the login: {error}; check user and password in the URL")
+    if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.DataError):
+        return EndpointWrong(f"Redis at {where} refused the connection: {error}; check the URL")
+    reason = str(error) or f"no answer within {CONNECT_S:g} s"
+    return StorageError(f"cannot reach Redis at {where}: {reason}; check the URL, and that the server runs")
