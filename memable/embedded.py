@@ -205,14 +205,19 @@ def ensure_server(data_dir: Path, *, port: int | None = None, startup_timeout_s:
     that is still loading its data is waited for as long as that takes; `StorageError` comes only after
     `startup_timeout_s` without any answer, or with what the server said when it died. With `port`, it listens on
     127.0.0.1 there too.
+
+    Remove the directory only after `stop_server`: a server whose directory is gone can no longer be found, and runs on.
     """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data_dir = data_dir.resolve()
-    socket_path = _socket_path(data_dir)
-    if _ask(socket_path) is not _Answer.READY:
-        _start_or_join(data_dir, socket_path, startup_timeout_s)
-    if port is not None:
-        _listen(data_dir, socket_path, port)
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data_dir = data_dir.resolve()
+        socket_path = _socket_path(data_dir)
+        if _ask(socket_path) is not _Answer.READY:
+            _start_or_join(data_dir, socket_path, startup_timeout_s)
+        if port is not None:
+            _listen(data_dir, socket_path, port)
+    except OSError as error:
+        raise StorageError(f"{data_dir} cannot have a server: {error}") from error
     return _url(socket_path)
 
 
@@ -265,6 +270,7 @@ def _launch(binary: ServerBinary, data_dir: Path, socket_path: Path, lock: int) 
         stderr=subprocess.DEVNULL,
         cwd=data_dir,
         start_new_session=True,
+        umask=0o077,
         pass_fds=(lock,),
         check=True,
     )
@@ -389,6 +395,7 @@ class TemporaryServer:
             stderr=subprocess.DEVNULL,
             cwd=self.directory,
             start_new_session=True,
+            umask=0o077,
         )
         _started.add(self)
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from memable.embedded import TemporaryServer
+from memable.embedded import TemporaryServer, stop_server
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,11 @@ def server() -> Iterator[TemporaryServer]:
     """A server for this test alone, to kill and restart: what it has acknowledged it keeps."""
     with TemporaryServer(appendonly=True) as server:
         yield server
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory to be, whose embedded server, which outlives its starter, is stopped at the end."""
+    directory = tmp_path / "data"
+    yield directory
+    stop_server(directory)

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,6 @@ import redis
 from memable import embedded
 from memable.embedded import ServerBinary, TemporaryServer, ensure_server, find_server, stop_server
 from memable.errors import StorageError
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "data"
-    yield directory
-    stop_server(directory)
 
 
 @contextlib.contextmanager
@@ -159,6 +152,7 @@ def test_the_data_directory_is_private(data_dir: Path) -> None:
     url = ensure_server(data_dir)
     assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE(Path(url.removeprefix("unix://")).stat().st_mode) == 0o700
+    assert all(not path.stat().st_mode & 0o077 for path in data_dir.rglob("*"))
 
 
 def test_every_write_is_synced(data_dir: Path) -> None:
@@ -229,6 +223,12 @@ def test_a_port_that_is_taken_is_said_so(data_dir: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(StorageError, match=f"cannot listen on port {port}"):
             ensure_server(data_dir, port=port)
+
+
+def test_a_directory_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/data cannot have a server: .*Not a directory"):
+        ensure_server(tmp_path / "file" / "data")
 
 
 def test_a_server_that_dies_at_the_start_is_quoted(data_dir: Path) -> None:
