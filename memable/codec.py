@@ -40,6 +40,7 @@ from memable.exactness import (
     at,
     complaint,
     difference,
+    masked,
     never_json,
     nodes,
     not_plain,
@@ -117,15 +118,26 @@ class _Untyped(TypeCodec):
         if not _is_plain((value,), MAX_DEPTH):
             raise self._refusal(value, subject)
         try:
-            raw = _dumps(value)
-        except (TypeError, ValueError) as error:  # lone surrogates, keys that are no strings, integers past all limits
-            raise self._refusal(value, subject, error) from error
+            raw = orjson.dumps(value)
+        except TypeError as error:  # an integer of more than 64 bits; or a key that is no str, a lone surrogate
+            raw = self._written_slowly(value, subject, error)
         return self._fitting(raw, subject), from_json(raw)
 
     def decode(self, raw: bytes, subject: str) -> Any:
         return _parsed(raw, subject)
 
-    def _refusal(self, value: object, subject: str, error: Exception | None = None) -> SerializationError:
+    def _written_slowly(self, value: object, subject: str, error: Exception) -> bytes:
+        if refusal := self._flaw(value, subject):
+            raise refusal from error
+        try:
+            return _stdlib_dumps(value).encode()
+        except ValueError as failure:  # an integer of more digits than Python prints
+            raise SerializationError(f"{subject} has no exact JSON form: {failure}") from failure
+
+    def _refusal(self, value: object, subject: str) -> SerializationError:
+        return self._flaw(value, subject) or SerializationError(f"{subject} changed while it was written")
+
+    def _flaw(self, value: object, subject: str) -> SerializationError | None:
         for path, node in nodes(value):
             if flaw := not_plain(node):
                 return SerializationError(
@@ -133,7 +145,7 @@ class _Untyped(TypeCodec):
                 )
             if flaw := never_json(node):
                 return _flawed(subject, path, flaw)
-        return SerializationError(f"{subject} has no exact JSON form: {error}")
+        return None
 
 
 class _Typed(TypeCodec):
@@ -152,7 +164,7 @@ class _Typed(TypeCodec):
         if self._schema is None:
             try:
                 self._schema = self._adapter.json_schema(mode="validation")
-            except Exception:  # noqa: BLE001 - a type's own hooks may raise anything; a schema only helps
+            except Exception:
                 return None
         return self._schema
 
@@ -173,7 +185,7 @@ class _Typed(TypeCodec):
             raise self._refusal(value, subject, error) from error
         # a model's own config, a float as a key, a Decimal that allows it: an infinity can come back equal
         if (b"inf" in raw or b"Infinity" in raw) and _INFINITE.search(raw):
-            _refuse_flaws(value, subject)
+            _refuse(never_json, value, subject)
         return self._fitting(raw, subject), back
 
     def decode(self, raw: bytes, subject: str) -> Any:
@@ -181,6 +193,8 @@ class _Typed(TypeCodec):
             return self._load(raw)
         except ValidationError as error:
             found = _parsed(raw, subject)
+            if error.errors()[0]["type"] == "json_invalid":  # nested more deeply than pydantic reads
+                raise SerializationError(f"{subject} cannot be read back as {self.tag}: {error}") from error
             detail = (
                 f"{complaint(error, found)}; what was recorded does not fit the type that is declared now: "
                 f"if the type was changed, give the key a new version"
@@ -200,7 +214,7 @@ class _Typed(TypeCodec):
 
     def _settle(self, value: object, back: Any, subject: str) -> tuple[bytes, Any]:
         """What to store for a value that came back as `back`, not equal at first sight; or the refusal."""
-        _refuse_flaws(value, subject)
+        _refuse(never_json, value, subject)
         changed = difference(value, back)
         if changed is None:
             # a dict became a model, an int a float: the record is of what is handed back, and that must be exact
@@ -211,6 +225,7 @@ class _Typed(TypeCodec):
                 return raw, again
         elif mismatch := self._mismatch(value, subject):
             raise mismatch
+        _refuse(masked, value, subject)
         raise SerializationError(
             f"{subject} does not round-trip as {self.tag}: {changed}. Declare the exact type: subclasses and "
             f"look-alikes in a union come back as another class; excluded, private and secret fields are lost"
@@ -223,13 +238,13 @@ class _Typed(TypeCodec):
         except ValidationError as error:
             detail = complaint(error, value)
             return TypeMismatch(subject, expected=self.tag, found=type_name(value), detail=detail)
-        except Exception:  # noqa: BLE001 - an author's validator; then the caller's own error says more
+        except Exception:
             return None
         return None
 
     def _refusal(self, value: object, subject: str, error: Exception) -> SerializationError | TypeMismatch:
         """The error for a value that could not even be written and read."""
-        _refuse_flaws(value, subject)
+        _refuse(never_json, value, subject)
         reason = complaint(error, value) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         if mismatch := self._mismatch(value, subject):
             if isinstance(error, ValidationError) and isinstance(value, dict):
@@ -338,7 +353,7 @@ class Codec:
         name = getattr(function, "__qualname__", repr(function))
         try:
             tp = function if isinstance(function, type) else return_annotation(function)
-        except Exception as error:  # noqa: BLE001 - a name imported for type checking only, or local to a function
+        except Exception as error:
             reason = f"the return annotation of {name} cannot be resolved ({error}); "
             return _Untyped(self.max_payload_bytes, reason)
         try:
@@ -420,24 +435,19 @@ def from_json(raw: bytes) -> Any:
     try:
         return pydantic_core.from_json(raw, allow_inf_nan=False)
     except ValueError:  # also raised for nesting that an envelope made one level deeper than pydantic reads
-        return json.loads(raw, parse_constant=_refuse_constant)
+        value = json.loads(raw, parse_constant=_refuse_constant)
+        _stdlib_dumps(value).encode()  # raises for lone surrogates, which the standard library reads
+        return value
 
 
 def _flawed(subject: str, path: str, flaw: str) -> SerializationError:
     return SerializationError(f"{subject} cannot be stored{at(path)}: it has {flaw}")
 
 
-def _refuse_flaws(value: object, subject: str) -> None:
+def _refuse(flaw_of: Callable[[object], str | None], value: object, subject: str) -> None:
     for path, node in nodes(value):
-        if flaw := never_json(node):
+        if flaw := flaw_of(node):
             raise _flawed(subject, path, flaw)
-
-
-def _dumps(value: object) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # an integer of more than 64 bits; or no JSON, which the standard library refuses as well
-        return _stdlib_dumps(value).encode()
 
 
 def _stdlib_dumps(value: object) -> str:

@@ -24,6 +24,8 @@ MAX_DEPTH: Final = 190
 PLAIN_SCALARS: Final[frozenset[type]] = frozenset({str, int, bool, type(None)})
 """Exact types that are plain JSON whatever their value; a float may be NaN."""
 
+_PLAIN_INPUT: Final = (str, int, float, type(None))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
@@ -42,7 +44,7 @@ def nodes(value: object) -> Iterator[tuple[str, object]]:
     while stack:
         path, node, depth = stack.pop()
         children = _children(node)
-        if depth > MAX_DEPTH or (children and depth == MAX_DEPTH):
+        if depth >= MAX_DEPTH and (children or isinstance(node, dict | list)):
             yield path if len(path) < 80 else f"{path[:80]}…", TooDeep()
             return
         yield path, node
@@ -85,7 +87,15 @@ def _fields(node: Any) -> dict[str, Any] | None:
 
 def step(key: object) -> str:
     """One step of a path: `.name`, or `['another key']`."""
-    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{_shown(key)}]"
+
+
+def _shown(key: object) -> str:
+    try:
+        text = repr(key)
+    except Exception:
+        return f"a {type_name(key)}"
+    return text if len(text) < 60 else f"{text[:60]}…"
 
 
 def at(path: str) -> str:
@@ -113,6 +123,11 @@ def never_json(node: object) -> str | None:
             return "a string with a lone surrogate (decode it with errors='replace', or keep it as bytes with a type)"
     if isinstance(node, TooDeep):
         return f"something that contains itself, or is nested more than {MAX_DEPTH} levels deep (flatten it)"
+    return None
+
+
+def masked(node: object) -> str | None:
+    """What is wrong with `node`, if it hides its value when it is written."""
     if isinstance(node, SecretStr | SecretBytes):
         return f"a {type_name(node)}, which is masked when it is written (hand back a reference to it instead)"
     return None
@@ -121,9 +136,9 @@ def never_json(node: object) -> str | None:
 def not_plain(node: object) -> str | None:
     """What is wrong with `node`, if it is not plain JSON."""
     if isinstance(node, Key):
-        return None if type(node.key) is str else f"the key {node.key!r} ({type_name(node.key)}, not str)"
+        return None if type(node.key) is str else f"the key {_shown(node.key)} ({type_name(node.key)}, not str)"
     kind = type(node)
-    if kind in PLAIN_SCALARS or kind in (float, dict, list):
+    if kind in PLAIN_SCALARS or kind in (float, dict, list, TooDeep):
         return None
     for base in (bool, int, str, float, dict, list, tuple):
         if isinstance(node, base):
@@ -131,11 +146,8 @@ def not_plain(node: object) -> str | None:
     return f"a {kind.__name__}"
 
 
-def difference(given: Any, back: Any, path: str = "", *, exact: bool = False, as_json: bool = False) -> str | None:
-    """Where and how `back` is not `given`, or `None`.
-
-    Unless `exact`, a dict may have become a model, inside which its parts may have been in JSON form (`as_json`).
-    """
+def difference(given: Any, back: Any, path: str = "", *, exact: bool = False) -> str | None:
+    """Where and how `back` is not `given`, or `None`. Unless `exact`, a dict may have become a model."""
     kind, back_kind = type(given), type(back)
     changed = f"{at(path).strip()}{' ' if path else ''}a {type_name(given)} comes back "
     if kind is back_kind:
@@ -144,24 +156,40 @@ def difference(given: Any, back: Any, path: str = "", *, exact: bool = False, as
         parts = _pairs(given, back)
         if parts is None:
             return f"{changed}with another value"
-        return _first(difference(a, b, path + name, exact=exact, as_json=as_json) for name, a, b in parts)
+        return _first(difference(a, b, path + name, exact=exact) for name, a, b in parts)
     changed += f"as a {type_name(back)}"
     if exact or bool in (kind, back_kind):
         return changed
     if isinstance(given, dict) and not isinstance(back, dict):
-        parts = [
-            (step(key), child, getattr(back, key))
-            for key, child in typing.cast("dict[object, Any]", given).items()
-            if isinstance(key, str) and hasattr(back, key)
-        ]
-        return _first(difference(a, b, path + name, as_json=True) for name, a, b in parts)
-    if as_json and kind in (str, int, float):
-        return None
-    if as_json and isinstance(given, list | tuple) and isinstance(back, list | tuple | set | frozenset):
-        parts = _pairs(list(given), list(back)) if isinstance(back, list | tuple) else None
-        return _first(difference(a, b, path + name, as_json=True) for name, a, b in parts or ())
+        return _first(_lost(a, b, path + name) for name, a, b in _input_pairs(given, back))
     related = issubclass(kind, back_kind) or issubclass(back_kind, kind) or (kind is int and back_kind is float)
     return None if related and given == back else changed
+
+
+def _lost(given: Any, back: Any, path: str) -> str | None:
+    """Where and how something in the input of a model was misread on its way through JSON, or `None`.
+
+    Validators may make anything of what is JSON already; what is not (a datetime, bytes) must have arrived as it was.
+    """
+    if isinstance(given, _PLAIN_INPUT):
+        return None
+    if isinstance(given, dict | list | tuple):
+        return _first(_lost(a, b, path + name) for name, a, b in _input_pairs(given, back))
+    return difference(given, back, path)
+
+
+def _input_pairs(given: Any, back: Any) -> list[tuple[str, Any, Any]]:
+    """The parts of some input beside what became of them, as far as that can be told."""
+    if isinstance(given, dict):
+        items = typing.cast("dict[object, Any]", given).items()
+        if isinstance(back, dict):
+            return [(step(key), part, back[key]) for key, part in items if key in back]
+        return [
+            (step(key), part, getattr(back, key)) for key, part in items if isinstance(key, str) and hasattr(back, key)
+        ]
+    if isinstance(back, list | tuple) and len(given) == len(back):
+        return _pairs(list(given), list(back)) or []
+    return []
 
 
 def _pairs(given: Any, back: Any) -> list[tuple[str, Any, Any]] | None:
