@@ -34,6 +34,8 @@ class BlockingReader:
         self._is_closed = False
         self._attempt = 0
         self._is_troubled = False
+        self.client_id: Any = None
+        """Redis's number of this connection, for CLIENT UNBLOCK: a read that blocks is ended from outside, not cancelled."""
 
     async def read(self, *words: Word) -> Any:
         """The reply to the command, or the one that a cancelled caller left behind.
@@ -65,6 +67,7 @@ class BlockingReader:
             if self._wire is None:
                 await asyncio.sleep(backoff_s(self._attempt))
                 self._wire = await Wire.open(self._endpoint, blocking=True)
+                self.client_id = await self._wire.exchange("CLIENT", "ID")
             self._is_sent = True
             async with asyncio.timeout(self._silence_s):
                 reply = await self._wire.exchange(*words)

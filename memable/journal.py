@@ -65,7 +65,12 @@ class Draft:
 
 
 def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
-    return b'{"state":"%b","kind":"%b","type":%b,"attempts":%d' % (state.encode(), kind.encode(), to_json(tag), attempts)
+    return b'{"state":"%b","kind":"%b","type":%b,"attempts":%d' % (
+        state.encode(),
+        kind.encode(),
+        to_json(tag),
+        attempts,
+    )
 
 
 FIRED = Draft.completed(StepKind.TIMER, "None", b"null")

@@ -6,7 +6,8 @@ import math
 import random
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Literal
 
 from memable.errors import PermanentError, StepConflict, StepTimeout
 
@@ -29,6 +30,15 @@ def _not_negative(duration: Duration, what: str) -> float:
         raise ValueError(f"{what} must not be negative, and is {seconds}")
     return seconds
 
+
+class _Inherit(Enum):
+    INHERIT = "inherit"
+
+
+INHERIT: Final = _Inherit.INHERIT
+"""Not given: the workflow's policy, then the app's."""
+
+Inherit = Literal[_Inherit.INHERIT]
 
 Exceptions = tuple[type[BaseException], ...]
 

@@ -114,7 +114,7 @@ _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _SET_STATUS = map(
 _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
     lua.load, ("signal", "resume", "fire_timer", "recover", "forget")
 )
-_LEAD, _RESIGN, _ENTER, _DROP_CONSUMER = map(lua.load, ("lead", "resign", "enter", "drop_consumer"))
+_LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.load, ("lead", "resign", "beat", "enter", "drop_consumer"))
 
 
 def _text(value: bytes | str | None) -> str:
@@ -438,6 +438,10 @@ class Store:
     async def resign(self, partition: Partition, token: str) -> None:
         """Let another worker lead at once."""
         await self.connection.call(_RESIGN, _RESIGN.bind(leader=partition.leader, token=token))
+
+    async def beat(self, worker: str, stale_ms: int) -> None:
+        """Show that a worker lives."""
+        await self.connection.call(_BEAT, _BEAT.bind(workers=self.keys.workers, worker=worker, stale_ms=stale_ms))
 
     async def drop_consumer(self, stream: str, worker: str) -> bool:
         """Remove a worker that is gone from a stream's group; whether it held nothing and could be."""

@@ -1,0 +1,272 @@
+"""What authors receive: `Context`, and inside a step `current_step()`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
+
+from memable.errors import NotStarted
+from memable.keys import check_key
+from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
+
+if TYPE_CHECKING:
+    from memable.workflow import SuspendPoint
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
+
+
+class DurableCall(Coroutine[Any, Any, T_co]):
+    """A durable call: a coroutine object that knows its key. Await it, or hand it to `gather`, `create_task`, a `TaskGroup`."""
+
+    __slots__ = ("_coroutine", "key")
+
+    def __init__(self, key: str, coroutine: Coroutine[Any, Any, T_co]) -> None:
+        self.key = key
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None) -> Any:
+        # the three-argument form is what the abstract class has; asyncio and Python itself use the one-argument form
+        return self._coroutine.throw(typ) if val is None and tb is None else self._coroutine.throw(typ, val, tb)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __repr__(self) -> str:
+        return f"<DurableCall {self.key!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentStep:
+    """The step that is being called."""
+
+    key: str
+    attempt: int
+    """From 1."""
+    workflow_name: str
+    instance_id: str
+    life: str
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same string in every attempt and every run of this step in this life of the instance.
+
+        Hand it to payment APIs and the like: a step is called at least once, and this is what makes its effect happen once.
+        """
+        parts = "/".join((self.workflow_name, self.instance_id, self.life, self.key))
+        return hashlib.sha256(parts.encode()).hexdigest()[:40]
+
+
+_current_step: ContextVar[CurrentStep | None] = ContextVar("memable_current_step", default=None)
+
+
+def current_step() -> CurrentStep:
+    """The step that is being called, also in the thread of a sync step; `NotStarted` outside of one.
+
+    >>> async def charge(amount: float) -> str:
+    ...     return await payments.charge(amount, idempotency_key=current_step().idempotency_key)
+    """
+    step = step_in_progress()
+    if step is None:
+        raise NotStarted("current_step() is for functions that are called as a step, and none is running here")
+    return step
+
+
+def step_in_progress() -> CurrentStep | None:
+    """The step that is being called here, if there is one."""
+    return _current_step.get()
+
+
+def enter_step(step: CurrentStep) -> None:
+    """Make `step` the current one of this context."""
+    _current_step.set(step)
+
+
+class DurableRun(Protocol):
+    """What `Context` needs of the run behind it: see runtime/run.py."""
+
+    workflow_name: str
+    instance_id: str
+    started_at: datetime
+    resources: Mapping[str, Any]
+    logger: logging.LoggerAdapter[logging.Logger]
+
+    @property
+    def is_replaying(self) -> bool: ...
+
+    async def step(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout_s: float | None,
+        retry: RetryPolicy | None | Inherit,
+        returns: Any,
+    ) -> Any: ...
+
+    async def suspend(self, key: str, type: Any, status: str | None) -> Any: ...
+
+    async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
+
+    def set_status(self, message: str) -> None: ...
+
+
+class Context:
+    """An instance's side of memable: durable calls, and what is known of the instance.
+
+    A durable call whose key has a record hands the record back; otherwise it happens now, and is recorded. If the process
+    dies, another worker runs the function again from the top, and finds the records.
+    """
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: DurableRun) -> None:
+        self._run = run
+
+    @property
+    def workflow_name(self) -> str:
+        """The workflow's name."""
+        return self._run.workflow_name
+
+    @property
+    def instance_id(self) -> str:
+        """The instance's id."""
+        return self._run.instance_id
+
+    @property
+    def started_at(self) -> datetime:
+        """When the first run of this instance began, by Redis's clock: the same in every replay."""
+        return self._run.started_at
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether records that existed when this run began are still being handed back; never in a first run."""
+        return self._run.is_replaying
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """What the app's `lifespan` yielded in this worker process."""
+        return self._run.resources
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the instance, and is silent while replaying."""
+        return self._run.logger
+
+    @overload
+    def step(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: type[T],
+    ) -> DurableCall[T]: ...
+
+    @overload
+    def step(
+        self,
+        key: str,
+        fn: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+    ) -> DurableCall[T]: ...
+
+    @overload
+    def step(
+        self,
+        key: str,
+        fn: Callable[[*Ts], T],
+        *args: *Ts,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+    ) -> DurableCall[T]: ...
+
+    def step(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: Any = None,
+    ) -> DurableCall[Any]:
+        """Call `fn(*args)` once, record its result, and hand that back now and in every replay.
+
+        First run: `fn` (async, sync in a thread of memable's own, or returning an awaitable) is called, its result is
+        recorded, and what comes back has been through the codec once. Replay: the record comes back, `fn` is not called. If
+        the process dies before the record is written, `fn` is called again by another worker: make its effect idempotent
+        with `current_step().idempotency_key`.
+
+        `timeout`: seconds or `timedelta`, per attempt. `retry`: a policy, `None` for none, by default the workflow's, then
+        the app's. `returns`: the type of the result, by default `fn`'s return annotation; without one the result must be
+        plain JSON.
+
+        Raises `StepFailed`, `RetriesExhausted` or `StepTimeout` after the last attempt, `SerializationError`,
+        `TypeMismatch` or `PayloadTooLarge` for a result that cannot be stored, each recorded and replayed; `DuplicateStep`
+        and `StepConflict` for a key used twice, or used for another kind of call; `InvalidKey`.
+        """
+        check_key("step", key)
+        if not callable(fn):
+            raise TypeError(
+                f"step {key!r}: {fn!r} is not callable: pass the function and its arguments, not its result"
+            )
+        timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of step {key!r}")
+        return DurableCall(key, self._run.step(key, fn, args, timeout_s, retry, returns))
+
+    @overload
+    def suspend(self, point: SuspendPoint[T], *, status: str | None = None) -> DurableCall[T]: ...
+
+    @overload
+    def suspend(self, point: str, *, status: str | None = None) -> DurableCall[Any]: ...
+
+    def suspend(self, point: SuspendPoint[Any] | str, *, status: str | None = None) -> DurableCall[Any]:
+        """Wait for a signal, and hand its payload back now and in every replay.
+
+        `point` is a `SuspendPoint`, or a bare key for a plain JSON payload. While it waits no task is held in memory: the
+        instance shows as `suspended: STATUS` (default: the key), and any worker goes on with it when the signal comes. If
+        the process dies, nothing is lost. No `except Exception` around it is ever entered because of the wait; `finally`
+        blocks run, without durable calls. `DuplicateStep`, `StepConflict`, `InvalidKey`.
+        """
+        key, type = (point, Any) if isinstance(point, str) else (point.key, point.type)
+        check_key("suspend point", key)
+        return DurableCall(key, self._run.suspend(key, type, status))
+
+    def timer(self, key: str, duration: Duration) -> DurableCall[None]:
+        """Wait for `duration` (seconds or `timedelta`), durably; negative or zero is over at once.
+
+        First run: the deadline is fixed, by Redis's clock. Replay: the first deadline stands, and once it is past the call
+        returns at once. If all processes die, the timer fires when a worker is back. It may be completed early by
+        `signal(…, key)`. `ValueError` for NaN and infinities; `DuplicateStep`, `StepConflict`, `InvalidKey`.
+        """
+        check_key("timer", key)
+        return DurableCall(key, self._run.timer(key, to_seconds(duration, f"the duration of timer {key!r}"), None))
+
+    def sleep_until(self, key: str, when: datetime) -> DurableCall[None]:
+        """Wait until `when`, an aware datetime, durably; the past is over at once. `ValueError` for a naive one. Else as `timer`."""
+        check_key("timer", key)
+        if not isinstance(when, datetime) or when.tzinfo is None or when.utcoffset() is None:
+            raise ValueError(f"timer {key!r} needs an aware datetime, such as datetime.now(UTC), not {when!r}")
+        return DurableCall(key, self._run.timer(key, None, math.ceil(when.timestamp() * 1000)))
+
+    def set_status(self, message: str) -> None:
+        """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""
+        self._run.set_status(message)

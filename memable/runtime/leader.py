@@ -1,0 +1,222 @@
+"""The leader of a partition: fires timers by their deadline, recovers instances of workers that died, trims the listing.
+
+Leadership saves work; it protects nothing. Every script that a leader calls is safe to be called by two at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from memable.announcement import parse
+from memable.connection import ScriptConnection, ServerRefused
+from memable.errors import StorageError
+from memable.keys import ENTRY_FIELD, GROUP, Partition, split_instance_name, split_timer_member
+from memable.lua import Answer
+from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.run import failure_outcome
+from memable.store import Store, new_token
+
+_log = logging.getLogger("memable.leader")
+
+_BATCH = 200
+_TRIM_EVERY_S = 30.0
+_CONSUMER_IDLE_MS = 60_000
+_RETRY_S = 1.0
+
+
+class Leader:
+    """Competes for the lead of one partition, and does the leader's work while it has it."""
+
+    def __init__(
+        self,
+        store: Store,
+        connection: ScriptConnection,
+        partition: Partition,
+        *,
+        lease_s: float,
+        max_recoveries: int,
+        default_retention_ms: int,
+    ) -> None:
+        self._store = store
+        self._connection = connection
+        self._partition = partition
+        self._lease_s = lease_s
+        self._max_recoveries = max_recoveries
+        self._default_retention_ms = default_retention_ms
+        self._token = new_token()
+        self._woken = asyncio.Event()
+        self._is_stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
+        self._swept_s = self._trimmed_s = 0.0
+
+    async def start(self, subscriptions: Subscriptions) -> None:
+        self._subscription = await subscriptions.open(self._partition.wake, lambda _: self._woken.set())
+        self._task = asyncio.ensure_future(self._lead())
+
+    async def stop(self) -> None:
+        """Resign, so that another can lead at once."""
+        self._is_stopping = True
+        self._woken.set()
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._task is not None:
+            await self._task
+            await self._store.resign(self._partition, self._token)
+
+    async def _lead(self) -> None:
+        while not self._is_stopping:
+            try:
+                pause_s = await self._once()
+            except StorageError as error:
+                _log.warning("leading %s: %s", self._partition.prefix, error)
+                pause_s = _RETRY_S
+            except Exception:
+                _log.exception("leading %s failed, and goes on", self._partition.prefix)
+                pause_s = _RETRY_S
+            await self._pause(pause_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        if pause_s <= 0 or self._is_stopping:
+            return
+        handle = asyncio.get_running_loop().call_later(pause_s, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            handle.cancel()
+        self._woken.clear()
+
+    async def _once(self) -> float:
+        """One round; how long to sleep until the next."""
+        round_s = self._lease_s / 3
+        answer = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000))
+        if answer is None:
+            return round_s
+        now_ms, due_ms = answer
+        if due_ms is not None and due_ms <= now_ms:
+            await self._fire_due(now_ms)
+            return 0
+        now_s = time.monotonic()
+        if now_s - self._swept_s >= round_s * 0.9 and self._may_sweep(now_s):
+            self._swept_s = now_s
+            await self._sweep()
+        if now_s - self._trimmed_s >= _TRIM_EVERY_S:
+            self._trimmed_s = now_s
+            await self._trim(now_ms)
+        return round_s if due_ms is None else min(round_s, (due_ms - now_ms) / 1000)
+
+    # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _fire_due(self, now_ms: float) -> None:
+        command = self._connection.command
+        due = await command("ZRANGE", self._partition.timers, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH)
+        await asyncio.gather(*(self._fire(member) for member in due))
+
+    async def _fire(self, member: bytes) -> None:
+        try:
+            workflow, instance_id, key = split_timer_member(member.decode())
+        except ValueError:
+            # left in place it would be due for ever, and keep the leader spinning
+            _log.error("removed what is no timer: %r in %s", member, self._partition.timers)
+            await self._connection.command("ZREM", self._partition.timers, member)
+            return
+        await self._store.fire_timer(self._partition.of(workflow, instance_id), key)
+
+    # ── what workers left behind ─────────────────────────────────────────────────────────────────────────────────
+
+    def _may_sweep(self, now_s: float) -> bool:
+        """After an outage everything looks idle: those who hold instances must have had the time to renew."""
+        since_s = self._connection.connected_at_s
+        return since_s is not None and now_s - since_s >= self._lease_s
+
+    async def _workflows(self) -> list[str]:
+        names = await self._connection.command("HKEYS", self._store.keys.workflows)
+        return [name.decode() for name in names]
+
+    async def _sweep(self) -> None:
+        for workflow in await self._workflows():
+            while await self._sweep_stream(workflow) == _BATCH and not self._is_stopping:
+                pass
+
+    async def _sweep_stream(self, workflow: str) -> int:
+        """Queue again what nobody has renewed for a lease; how many entries there were."""
+        stream, command = self._partition.stream(workflow), self._connection.command
+        lease_ms = round(self._lease_s * 1000)
+        try:
+            idle = await command("XPENDING", stream, GROUP, "IDLE", lease_ms, "-", "+", _BATCH)
+        except ServerRefused as error:
+            if error.code != "NOGROUP":
+                raise
+            return 0
+        entries = [entry for entry, *_ in idle]
+        found = await asyncio.gather(*(command("XRANGE", stream, entry, entry) for entry in entries))
+        await asyncio.gather(
+            *(self._recover(workflow, entry, each) for entry, each in zip(entries, found, strict=True))
+        )
+        return len(entries)
+
+    async def _recover(self, workflow: str, entry: bytes, found: list[Any]) -> None:
+        stream = self._partition.stream(workflow)
+        if not found:  # deleted without having been acknowledged: a ghost
+            await self._connection.command("XACK", stream, GROUP, entry)
+            return
+        fields = found[0][1]
+        if len(fields) != 2 or fields[0] != ENTRY_FIELD.encode():
+            _log.error("removed what is no entry of memable: %s in %s", entry.decode(), stream)
+            await self._connection.command("XACK", stream, GROUP, entry)
+            await self._connection.command("XDEL", stream, entry)
+            return
+        keys = self._partition.of(workflow, fields[1].decode())
+        failure = failure_outcome(
+            "WorkerLost",
+            f"{keys.name} lost its worker {self._max_recoveries + 1} times in a row without progress: it may crash the "
+            f"process that runs it (out of memory, os._exit, a fault in native code)",
+        )
+        answer = await self._store.recover(
+            keys,
+            entry.decode(),
+            lease_ms=round(self._lease_s * 1000),
+            max_recoveries=self._max_recoveries,
+            failure=failure,
+            retention_ms=await self._retention_ms(workflow),
+        )
+        if answer == Answer.DONE:
+            _log.warning("%s was abandoned by its worker, and is queued again", keys.name)
+        elif answer == Answer.TERMINAL:
+            _log.error("%s", failure.message)
+
+    async def _retention_ms(self, workflow: str) -> int:
+        raw = await self._connection.command("HGET", self._store.keys.workflows, workflow)
+        return self._default_retention_ms if raw is None else parse(raw).retention_ms
+
+    # ── what retention is over for, and workers that are gone ────────────────────────────────────────────────────
+
+    async def _trim(self, now_ms: float) -> None:
+        command = self._connection.command
+        while not self._is_stopping:
+            over = await command("ZRANGE", self._partition.expiry, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH)
+            await asyncio.gather(
+                *(self._store.forget(self._partition.of(*split_instance_name(name.decode()))) for name in over)
+            )
+            if len(over) < _BATCH:
+                break
+        await self._drop_consumers()
+
+    async def _drop_consumers(self) -> None:
+        """Remove consumers of workers that are gone; one that still has pending entries waits for their recovery."""
+        command = self._connection.command
+        alive = set(await command("ZRANGE", self._store.keys.workers, 0, -1))
+        for workflow in await self._workflows():
+            stream = self._partition.stream(workflow)
+            try:
+                consumers = await command("XINFO", "CONSUMERS", stream, GROUP)
+            except ServerRefused:
+                continue  # no stream or no group yet
+            for consumer in consumers:
+                facts = dict(zip(consumer[::2], consumer[1::2], strict=True))
+                if facts[b"name"] not in alive and not facts[b"pending"] and facts[b"idle"] > _CONSUMER_IDLE_MS:
+                    await self._store.drop_consumer(stream, facts[b"name"].decode())

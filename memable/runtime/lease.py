@@ -1,0 +1,188 @@
+"""Leases: a thread that keeps what this process runs from looking abandoned, also while the event loop is blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import redis
+
+from memable import lua
+from memable.context import CurrentStep
+from memable.endpoint import Endpoint
+from memable.lua import Answer
+from memable.runtime.tasks import Activity
+from memable.store import Held, Store
+
+_log = logging.getLogger("memable.lease")
+
+BLOCKED_WARNING_S = 1.0
+"""A loop blocked for longer is reported, with what it does."""
+
+BLOCKED_LIMIT_S = 60.0
+"""A loop blocked for longer is taken to hang: its instances go to others."""
+
+RENEWALS_PER_LEASE = 3
+_BATCH = 500
+
+_RENEW = lua.load("renew")
+
+
+class HeldRun(Protocol):
+    """What the keeper needs of a run."""
+
+    held: Held
+    news_seen: int
+
+    def on_news(self) -> None: ...
+
+    def on_lease_lost(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    run: HeldRun
+    confirmed_s: float
+    """When the last call was sent that Redis has acknowledged: until a lease after that, nobody else can have taken it."""
+
+
+class LeaseKeeper:
+    """Renews the leases of a worker process every third of a lease, from a thread with a connection of its own."""
+
+    def __init__(self, endpoint: Endpoint, store: Store, worker: str, lease_s: float, activity: Activity) -> None:
+        self._store = store
+        self._worker = worker
+        self._lease_s = lease_s
+        self._activity = activity
+        self._client = endpoint.sync_client()
+        self._leases: dict[str, _Lease] = {}
+        self._stopped = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._beat_asked_s: float | None = None
+        self._told_s = 0.0
+        self._is_troubled = False
+        self._thread = threading.Thread(target=self._keep, name="memable-leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Renew no more; waits for the thread."""
+        self._stopped.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        self._client.close()
+
+    def hold(self, run: HeldRun, claim_sent_s: float) -> None:
+        """Renew for `run` from now on."""
+        self._leases[run.held.lease] = _Lease(run, claim_sent_s)
+
+    def drop(self, held: Held) -> None:
+        """Renew no more: the run is over."""
+        self._leases.pop(held.lease, None)
+
+    def confirm(self, held: Held) -> Awaitable[None] | None:
+        """Nothing, while no other worker can have taken the instance; else a question to Redis, which raises `LeaseLost`.
+
+        Asked before each attempt of a step. When a renewal was *sent* counts, not when its reply was read: a reply that
+        waited in the socket while this process was stopped proves nothing.
+        """
+        lease = self._leases.get(held.lease)
+        if lease is None or time.monotonic() - lease.confirmed_s <= self._lease_s:
+            return None
+        return self._ask(lease)
+
+    async def _ask(self, lease: _Lease) -> None:
+        sent_s = time.monotonic()
+        await self._store.open(lease.run.held, (), ())
+        lease.confirmed_s = max(lease.confirmed_s, sent_s)
+
+    # ── in the thread ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(self._lease_s / RENEWALS_PER_LEASE):
+            if self._loop_hangs():
+                continue
+            try:
+                self._renew()
+            except redis.RedisError as error:
+                if not self._is_troubled:
+                    _log.warning("leases cannot be renewed: %s", error)
+                self._is_troubled = True
+            except Exception:
+                _log.exception("leases could not be renewed")
+            else:
+                self._is_troubled = False
+
+    def _loop_hangs(self) -> bool:
+        """Ask the loop for a sign of life, and look whether the last one came."""
+        now_s = time.monotonic()
+        if self._beat_asked_s is None:
+            self._beat_asked_s = now_s
+            try:
+                self._loop.call_soon_threadsafe(self._on_beat)
+            except RuntimeError:  # the loop is closed
+                self._stopped.set()
+            return False
+        blocked_s = now_s - self._beat_asked_s
+        if blocked_s > BLOCKED_WARNING_S and now_s - self._told_s > self._lease_s * RENEWALS_PER_LEASE:
+            self._told_s = now_s
+            _log.warning(
+                "the event loop has been blocked for %.1f s by %s: call what blocks in a sync step",
+                blocked_s,
+                _describe(self._activity.what),
+            )
+        return blocked_s > BLOCKED_LIMIT_S
+
+    def _on_beat(self) -> None:
+        self._beat_asked_s = None
+
+    def _renew(self) -> None:
+        for stream, leases in self._batches():
+            sent_s = time.monotonic()
+            arguments = _RENEW.bind(
+                stream=stream,
+                instances=[each.run.held.keys.instance for each in leases],
+                worker=self._worker,
+                entries_and_leases=[word for each in leases for word in (each.run.held.entry, each.run.held.lease)],
+            )
+            for lease, answer in zip(leases, self._call(1 + len(leases), arguments), strict=True):
+                if answer == Answer.LEASE_LOST:
+                    self._tell(lease.run.on_lease_lost)
+                    continue
+                lease.confirmed_s = max(lease.confirmed_s, sent_s)
+                if answer > lease.run.news_seen:  # the control channel can drop a message
+                    lease.run.news_seen = answer
+                    self._tell(lease.run.on_news)
+
+    def _batches(self) -> Iterator[tuple[str, Sequence[_Lease]]]:
+        by_stream: defaultdict[str, list[_Lease]] = defaultdict(list)
+        for lease in list(self._leases.values()):
+            by_stream[lease.run.held.keys.stream].append(lease)
+        for stream, leases in by_stream.items():
+            for at in range(0, len(leases), _BATCH):
+                yield stream, leases[at : at + _BATCH]
+
+    def _call(self, key_count: int, arguments: list[Any]) -> list[int]:
+        client: Any = self._client  # the stub promises an awaitable as well
+        try:
+            return list(client.evalsha(_RENEW.sha, key_count, *arguments))
+        except redis.exceptions.NoScriptError:
+            return list(client.eval(_RENEW.source, key_count, *arguments))
+
+    def _tell(self, callback: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed
+            self._stopped.set()
+
+
+def _describe(what: object) -> str:
+    if isinstance(what, CurrentStep):
+        return f"step {what.key!r} of {what.workflow_name}/{what.instance_id}"
+    return f"the code of {what}"

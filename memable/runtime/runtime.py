@@ -1,0 +1,302 @@
+"""The executing side of a worker process: takes instances from the streams, and carries each to its rest.
+
+It knows nothing of what hosts it (an arq worker, an Engine): `start`, `stop`, and tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from memable.announcement import announcement
+from memable.codec import Codec
+from memable.connection import BlockingReader, Endpoint, ScriptConnection, ServerRefused
+from memable.errors import MemableError, StorageError
+from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Partition
+from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.lease import LeaseKeeper
+from memable.runtime.leader import Leader
+from memable.runtime.run import End, Run, Workshop
+from memable.runtime.steps import StepCaller
+from memable.runtime.tasks import Activity, install_task_factory
+from memable.runtime.threads import StepThreads
+from memable.settings import Settings
+from memable.store import Held, LeaseLost, Store, enter, new_token
+from memable.workflow import App, Workflow
+
+_log = logging.getLogger("memable.runtime")
+
+_BLOCK_MS = 2000
+_BLOCK_SOME_MS = 50
+"""While fewer slots are free than there are streams, only some streams are read, in turn."""
+
+_BEAT_EVERY_S = 5.0
+_BEAT_STALE_MS = 30_000
+_LAST_WORDS_S = 10.0
+
+
+def worker_name() -> str:
+    """A name that no other worker has, now or later."""
+    return f"{socket.gethostname()}-{os.getpid()}-{new_token()[:6]}"
+
+
+class Runtime:
+    """Runs the workflows of one app, up to `settings.concurrency` instances at a time."""
+
+    def __init__(self, app: App, settings: Settings, *, url: str | None = None) -> None:
+        self.app = app
+        self.settings = settings
+        self.worker = worker_name()
+        self._endpoint = Endpoint.from_url(url or settings.redis_url, client_name=f"memable-worker:{self.worker}")
+        self._connection = ScriptConnection(self._endpoint, give_up_after_s=None)
+        self._subscriptions = Subscriptions(self._endpoint, give_up_after_s=None)
+        self._reader = BlockingReader(self._endpoint)
+        self._codec = Codec(max_payload_bytes=settings.max_payload)
+        self._activity = Activity()
+        self._threads = StepThreads(settings.concurrency)
+        self._runs: dict[str, Run] = {}
+        self._carrying: set[asyncio.Task[None]] = set()
+        self._slot_freed = asyncio.Event()
+        self._is_stopping = False
+        self._loops: list[asyncio.Task[None]] = []
+        self._leaders: list[Leader] = []
+        self._controls: list[Subscription] = []
+        self._exits = AsyncExitStack()
+        self._rotation = 0
+
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether this process takes work: connected, not stopping, its loops alive."""
+        return (
+            bool(self._loops)
+            and not self._is_stopping
+            and self._connection.is_healthy
+            and not any(loop.done() for loop in self._loops)
+        )
+
+    @property
+    def running(self) -> int:
+        """How many instances are being run here."""
+        return len(self._carrying)
+
+    async def start(self) -> None:
+        """Connect, announce the workflows, and begin to take work. `StorageError` if Redis cannot be reached or used."""
+        install_task_factory(asyncio.get_running_loop())
+        async with AsyncExitStack() as exits:
+            exits.push_async_callback(self._connection.close)
+            await self._connection.start()
+            keys = await enter(self._connection, self.settings.namespace, self.settings.partitions)
+            self._store = Store(self._connection, keys)
+            exits.push_async_callback(self._subscriptions.close)
+            exits.push_async_callback(self._reader.close)
+            exits.callback(self._threads.close)
+            resources = await self._enter_lifespan(exits)
+            self._leases = LeaseKeeper(self._endpoint, self._store, self.worker, self.settings.lease, self._activity)
+            self._leases.start()
+            exits.push_async_callback(self._leases.stop)
+            self._workshop = Workshop(
+                store=self._store,
+                codec=self._codec,
+                caller=StepCaller(self._threads, self._activity),
+                activity=self._activity,
+                resources=resources,
+                park_grace_s=self.settings.park_grace,
+                confirm_lease=self._leases.confirm,
+            )
+            self._streams = {
+                partition.stream(workflow.name): (partition, workflow)
+                for partition in keys.partitions
+                for workflow in self.app
+            }
+            self.app.freeze(f"worker {self.worker}")
+            exits.callback(self.app.thaw)
+            await asyncio.gather(self._announce(), self._create_groups(), self._listen())
+            self._exits = exits.pop_all()
+        await self._start_leaders()
+        self._loops = [asyncio.ensure_future(self._take_work()), asyncio.ensure_future(self._beat())]
+        _log.info(
+            "worker %s runs %s", self.worker, ", ".join(sorted(workflow.name for workflow in self.app)) or "nothing"
+        )
+
+    async def stop(self, *, grace_s: float | None = None) -> None:
+        """Take no more work, let runs end within the grace, and hand the rest back, to be taken at once by others."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        self._slot_freed.set()
+        await self._end_loops()
+        await self._wait_for_runs(self.settings.shutdown_grace if grace_s is None else grace_s)
+        for run in list(self._runs.values()):
+            run.stop(End.HANDED_BACK)
+        await self._wait_for_runs(_LAST_WORDS_S)
+        for control in self._controls:
+            control.close()
+        with suppress(StorageError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await asyncio.gather(*(leader.stop() for leader in self._leaders))
+                await self._connection.command("ZREM", self._store.keys.workers, self.worker)
+                for stream in self._streams:
+                    await self._store.drop_consumer(stream, self.worker)
+        await self._exits.aclose()
+        _log.info("worker %s has stopped", self.worker)
+
+    async def _enter_lifespan(self, exits: AsyncExitStack) -> Mapping[str, Any]:
+        if self.app.lifespan is None:
+            return {}
+        return await exits.enter_async_context(self.app.lifespan(self.app)) or {}
+
+    async def _wait_for_runs(self, timeout_s: float) -> None:
+        if self._carrying:
+            await asyncio.wait(set(self._carrying), timeout=timeout_s)
+
+    async def _end_loops(self) -> None:
+        """The read that blocks is ended by Redis, never cancelled: it may have been given entries."""
+        takes, beats = self._loops if self._loops else (None, None)
+        if beats is not None:
+            beats.cancel()
+        while takes is not None and not takes.done():
+            if self._reader.client_id is not None and self._connection.is_healthy:
+                self._connection.command("CLIENT", "UNBLOCK", self._reader.client_id)
+            await asyncio.wait([takes], timeout=0.05)
+            if not self._connection.is_healthy:
+                takes.cancel()
+
+    # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _announce(self) -> None:
+        words: list[Any] = []
+        for workflow in self.app:
+            words += (workflow.name, announcement(workflow, self._codec))
+        if words:
+            await self._connection.command("HSET", self._store.keys.workflows, *words)
+
+    async def _create_groups(self) -> None:
+        """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
+        await asyncio.gather(*(self._create_group(stream) for stream in self._streams))
+
+    async def _create_group(self, stream: str) -> None:
+        try:
+            await self._connection.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
+        except ServerRefused as error:
+            if error.code != "BUSYGROUP":
+                raise
+
+    async def _listen(self) -> None:
+        self._controls = await asyncio.gather(
+            *(
+                self._subscriptions.open(partition.control(self.worker), self._on_control)
+                for partition in self._store.keys.partitions
+            )
+        )
+
+    def _on_control(self, message: bytes | None) -> None:
+        if message is None:  # connected again: anything may have been missed
+            for run in list(self._runs.values()):
+                run.on_news()
+        elif (run := self._runs.get(message.decode())) is not None:
+            run.on_news()
+
+    async def _start_leaders(self) -> None:
+        self._leaders = [
+            Leader(
+                self._store,
+                self._connection,
+                partition,
+                lease_s=self.settings.lease,
+                max_recoveries=self.settings.max_recoveries,
+                default_retention_ms=round(self.app.retention.total_seconds() * 1000),
+            )
+            for partition in self._store.keys.partitions
+        ]
+        await asyncio.gather(*(leader.start(self._subscriptions) for leader in self._leaders))
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._store.beat(self.worker, _BEAT_STALE_MS)
+                await self._announce()  # again and again: a FLUSHALL takes it away
+            except StorageError as error:
+                _log.warning("worker %s: %s", self.worker, error)
+            await asyncio.sleep(_BEAT_EVERY_S)
+
+    # ── taking work ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_work(self) -> None:
+        while not self._is_stopping:
+            free = self.settings.concurrency - len(self._carrying)
+            if free <= 0 or not self._streams:
+                self._slot_freed.clear()
+                await self._slot_freed.wait()
+                continue
+            try:
+                self._begin_all(await self._read(free))
+            except ServerRefused as error:
+                if error.code != "NOGROUP":
+                    _log.error("worker %s cannot read: %s", self.worker, error)
+                    continue
+                _log.warning("a stream or its group is gone, and is made anew")
+                with suppress(StorageError):
+                    await self._create_groups()
+            except StorageError:
+                continue  # the reader has logged it, and waits before it connects again
+            except Exception:
+                _log.exception("worker %s failed to take work, and goes on", self.worker)
+                await asyncio.sleep(1)
+
+    async def _read(self, free: int) -> Any:
+        """Ask for no more than the free slots: COUNT is per stream."""
+        streams = list(self._streams)
+        at = self._rotation = (self._rotation + 1) % len(streams)
+        streams = (streams[at:] + streams[:at])[:free]
+        block_ms = _BLOCK_MS if len(streams) == len(self._streams) else _BLOCK_SOME_MS
+        return await self._reader.read(
+            *("XREADGROUP", "GROUP", GROUP, self.worker, "COUNT", max(1, free // len(streams)), "BLOCK", block_ms),
+            *("STREAMS", *streams, *(">" for _ in streams)),
+        )
+
+    def _begin_all(self, reply: Any) -> None:
+        for stream, entries in reply or ():
+            partition, workflow = self._streams[stream.decode()]
+            for entry, fields in entries:
+                if fields and fields[0] == ENTRY_FIELD.encode():
+                    self._begin(partition, workflow, fields[1].decode(), entry.decode())
+
+    def _begin(self, partition: Partition, workflow: Workflow[Any, Any], instance_id: str, entry: str) -> None:
+        keys = partition.of(workflow.name, instance_id)
+        task = asyncio.ensure_future(self._carry(workflow, keys, entry))
+        self._carrying.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._carrying.discard(task)
+        self._slot_freed.set()
+
+    async def _carry(self, workflow: Workflow[Any, Any], keys: InstanceKeys, entry: str) -> None:
+        held = Held(keys, entry, new_token())
+        try:
+            sent_s = time.monotonic()
+            claim = await self._store.claim(held, self.worker)
+            run = Run(self._workshop, workflow, held, claim)
+            self._runs[keys.name] = run
+            self._leases.hold(run, sent_s)
+            try:
+                if await run.carry() is End.HANDED_BACK:
+                    await self._store.release(held)
+            finally:
+                self._leases.drop(held)
+                if self._runs.get(keys.name) is run:
+                    del self._runs[keys.name]
+        except LeaseLost:
+            _log.info("%s is another's now", keys.name)
+        except MemableError as error:
+            _log.error("%s is left to its lease: %s", keys.name, error)
+        except Exception:
+            _log.exception("%s is left to its lease: memable failed", keys.name)

@@ -1,0 +1,199 @@
+"""One step's calls: attempts, timeouts, back-off, threads; its end as a record to be written."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from memable.codec import TypeCodec
+from memable.context import CurrentStep, enter_step
+from memable.errors import (
+    MemableError,
+    PayloadTooLarge,
+    RetriesExhausted,
+    SerializationError,
+    StepFailed,
+    StepTimeout,
+    TypeMismatch,
+)
+from memable.journal import Draft
+from memable.retry import RetryPolicy
+from memable.runtime.tasks import Activity, leave_run
+from memable.runtime.threads import StepThreads
+from memable.state import StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """What is to be called, and how."""
+
+    key: str
+    instance: str
+    """`WF/ID`, for messages."""
+    life: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    codec: TypeCodec
+    timeout_s: float | None
+    retry: RetryPolicy | None
+
+    @property
+    def subject(self) -> str:
+        return f"step {self.key!r} of {self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How a step ended: what to record, and what to hand back or raise once it is recorded."""
+
+    draft: Draft
+    elapsed_ms: float
+    value: Any = None
+    failure: MemableError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCaller:
+    """Calls steps in one worker process."""
+
+    threads: StepThreads
+    activity: Activity
+
+    async def call(self, call: StepCall, before_attempt: Callable[[], Awaitable[None] | None]) -> StepEnd:
+        """Call until it succeeds or may not be called again. Only cancellation from outside escapes.
+
+        `before_attempt` asks whether the run still holds its instance; what it raises ends the step unrecorded.
+        """
+        begin_s = time.monotonic()
+        attempt = 1
+        while True:
+            if (asking := before_attempt()) is not None:
+                await asking
+            try:
+                value = await self._attempt(call, attempt)
+                break
+            except BaseException as error:
+                if _is_from_outside(error):
+                    raise
+                failure = self._failure(call, error, attempt)
+                if failure is not None:
+                    draft = Draft.failed(StepKind.STEP, failure, attempt)
+                    return StepEnd(draft, _elapsed_ms(begin_s), failure=failure)
+                assert call.retry is not None  # _failure has asked it
+                delay_s = call.retry.jittered_delay_s(attempt - 1)
+            await asyncio.sleep(delay_s)
+            attempt += 1
+        try:
+            raw, value = call.codec.roundtrip(value, f"the result of step {call.key!r} of {call.instance}")
+        except (SerializationError, PayloadTooLarge, TypeMismatch) as error:
+            # never retried: the effect has happened
+            return StepEnd(Draft.failed(StepKind.STEP, error, attempt), _elapsed_ms(begin_s), failure=error)
+        draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt)
+        return StepEnd(draft, _elapsed_ms(begin_s), value)
+
+    async def _attempt(self, call: StepCall, attempt: int) -> Any:
+        if call.timeout_s is None:
+            return await self._invoke(call, attempt)
+        deadline = asyncio.timeout(call.timeout_s)
+        try:
+            async with deadline:
+                return await self._invoke(call, attempt)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise  # the function's own
+            raise StepTimeout(
+                call.subject,
+                key=call.key,
+                attempts=attempt,
+                error_type="TimeoutError",
+                error_message=f"no result within {call.timeout_s:g} s",
+            ) from error
+
+    async def _invoke(self, call: StepCall, attempt: int) -> Any:
+        workflow, _, instance_id = call.instance.partition("/")
+        current = CurrentStep(call.key, attempt, workflow, instance_id, call.life)
+        context = copy_context()
+        context.run(leave_run)
+        context.run(enter_step, current)
+        if _is_async(call.fn):
+            result = context.run(call.fn, *call.args)
+        else:
+            result = await self.threads.run(context, call.fn, call.args)
+        if inspect.isawaitable(result):
+            return await _InContext(result, context, self.activity, current)
+        return result
+
+    @staticmethod
+    def _failure(call: StepCall, error: BaseException, attempt: int) -> MemableError | None:
+        """The failure to record, or nothing if the step is to be called again."""
+        policy = call.retry
+        allowed = policy is not None and policy.allows(error)
+        if policy is not None and allowed and attempt <= policy.max_retries:
+            return None
+        if isinstance(error, StepTimeout) and not (allowed and attempt > 1):
+            return error
+        cls = RetriesExhausted if allowed and attempt > 1 else StepFailed
+        failure = cls(
+            call.subject,
+            key=call.key,
+            attempts=attempt,
+            error_type=type(error).__name__,
+            error_message=str(error),
+        )
+        failure.__cause__ = error
+        return failure
+
+
+def _elapsed_ms(begin_s: float) -> float:
+    return (time.monotonic() - begin_s) * 1000
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Whether the step is being cancelled or closed, rather than failing by itself."""
+    if isinstance(error, GeneratorExit):
+        return True
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    code = getattr(fn, "__code__", None)
+    if code is not None:
+        return bool(code.co_flags & inspect.CO_COROUTINE)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+class _InContext:
+    """Awaits something in a context of its own, without the price of a task."""
+
+    __slots__ = ("_activity", "_awaitable", "_context", "_current")
+
+    def __init__(self, awaitable: Awaitable[Any], context: Context, activity: Activity, current: CurrentStep) -> None:
+        self._awaitable, self._context = awaitable, context
+        self._activity, self._current = activity, current
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, activity, current = self._context.run, self._activity, self._current
+        generator: Any = self._context.run(self._awaitable.__await__)
+        resume, value = generator.send, None
+        try:
+            while True:
+                activity.what = current
+                try:
+                    waits_for = run(resume, value)
+                except StopIteration as stop:
+                    return stop.value
+                try:
+                    resume, value = generator.send, (yield waits_for)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    resume, value = generator.throw, error
+        finally:
+            if hasattr(generator, "close"):
+                run(generator.close)

@@ -1,0 +1,71 @@
+"""Threads for sync steps: of our own, because the default executor has six on two cores, and its threads hold up exit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from queue import Empty, SimpleQueue
+from typing import Any
+
+_Work = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+
+class StepThreads:
+    """Up to `limit` daemon threads, started when needed: a sync step that never returns cannot keep the process alive."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    async def run(self, context: Context, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """`fn(*args)` in a thread, in `context`. Cancelled, the thread goes on, and its result is dropped."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.put((lambda: context.run(fn, *args), future, loop))
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+            self._started += 1
+            threading.Thread(target=self._work, name=f"memable-step-{self._started}", daemon=True).start()
+        return await future
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end after what they do."""
+        for _ in range(self._started):
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
+            call, future, loop = work
+            error: BaseException | None = None
+            result = None
+            try:
+                result = call()
+            except BaseException as raised:  # a step's SystemExit is its failure, not the thread's end
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            del work, call, future, loop, result, error  # not kept alive until the next call
+
+    def _next(self) -> _Work | None:
+        try:
+            return self._queue.get_nowait()
+        except Empty:
+            self._idle.release()
+            return self._queue.get()
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if isinstance(error, StopIteration):  # a future refuses it
+        raised = RuntimeError(f"the step raised StopIteration: {error}")
+        raised.__cause__ = error
+        future.set_exception(raised)
+    elif error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

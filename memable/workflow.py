@@ -1,0 +1,223 @@
+"""What authors declare: `App`, `Workflow`, `SuspendPoint`. Plain declarations: nothing here talks to Redis."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overload
+
+from memable.context import Context
+from memable.keys import check_key, check_name
+from memable.retry import INHERIT, Inherit, RetryPolicy
+
+I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O])
+O = TypeVar("O")  # noqa: E741
+T = TypeVar("T")
+
+DEFAULT_RETENTION: Final = timedelta(days=7)
+"""How long a terminal instance can be looked at, unless the app or the workflow says otherwise."""
+
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+
+class SuspendPoint(Generic[T]):
+    """A place where an instance waits for a signal: key and payload type, shared by those who wait and those who signal.
+
+    >>> APPROVAL = SuspendPoint("approval:v1", bool)
+    >>> APPROVAL
+    SuspendPoint('approval:v1', bool)
+
+    Without a type the payload is plain JSON. `InvalidKey` for a key that cannot be one.
+    """
+
+    __slots__ = ("key", "type")
+
+    @overload
+    def __init__(self: SuspendPoint[Any], key: str) -> None: ...
+    @overload
+    def __init__(self, key: str, type: type[T]) -> None: ...
+    @overload
+    def __init__(self, key: str, type: Any) -> None: ...  # a type that is no class, such as `int | None`
+
+    def __init__(self, key: str, type: Any = Any) -> None:
+        self.key = check_key("suspend point", key)
+        self.type = type
+
+    def __repr__(self) -> str:
+        return f"SuspendPoint({self.key!r}, {getattr(self.type, '__name__', self.type)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Workflow(Generic[I, O]):
+    """A registered definition; `client.invoke(workflow, …)` knows its types. Made by `App.workflow` and `App.register`."""
+
+    app: App
+    name: str
+    fn: Callable[..., Awaitable[O]]
+    takes_input: bool
+    input_type: Any
+    own_retry: RetryPolicy | None | Inherit
+    own_retention: timedelta | None
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """The policy of steps that name none: the workflow's, then the app's."""
+        return self.app.default_retry if self.own_retry is INHERIT else self.own_retry
+
+    @property
+    def retention(self) -> timedelta:
+        """How long an instance can be looked at after its end: the workflow's, then the app's."""
+        return self.app.retention if self.own_retention is None else self.own_retention
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name!r}>"
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, fn: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+
+
+class App:
+    """A registry of workflows and their defaults; there is no global one.
+
+    `default_retry` is the policy of steps that name none (default: no retries), `retention` how long a terminal instance is
+    kept. `lifespan(app)` is an async context manager, entered once per worker process; the mapping that it yields is
+    `ctx.resources` in every run.
+
+    >>> app = App(default_retry=RetryPolicy.fixed(2, delay=1))
+    >>> @app.workflow("greet")
+    ... async def greet(ctx: Context, name: str) -> str:
+    ...     return f"hello {name}"
+    >>> greet
+    <Workflow 'greet'>
+    """
+
+    def __init__(
+        self,
+        *,
+        default_retry: RetryPolicy | None = None,
+        retention: timedelta = DEFAULT_RETENTION,
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        self.default_retry = default_retry
+        self.retention = _checked_retention(retention)
+        self.lifespan = lifespan
+        self._workflows: dict[str, Workflow[Any, Any]] = {}
+        self._started_by: str | None = None
+
+    def workflow(
+        self,
+        name: str | None = None,
+        *,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        retention: timedelta | None = None,
+    ) -> _Decorator:
+        """Register the decorated function as a workflow; its name by default. Errors as for `register`."""
+
+        def decorate(fn: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
+            chosen = getattr(fn, "__name__", None) if name is None else name
+            return self.register(chosen, fn, retry=retry, retention=retention)  # type: ignore[arg-type]  # checked there
+
+        return decorate
+
+    @overload
+    def register(
+        self,
+        name: str,
+        fn: Callable[[Context], Awaitable[O]],
+        *,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        retention: timedelta | None = None,
+    ) -> Workflow[None, O]: ...
+
+    @overload
+    def register(
+        self,
+        name: str,
+        fn: Callable[[Context, I], Awaitable[O]],
+        *,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        retention: timedelta | None = None,
+    ) -> Workflow[I, O]: ...
+
+    def register(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[Any]],
+        *,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        retention: timedelta | None = None,
+    ) -> Workflow[Any, Any]:
+        """Register `async def fn(ctx)` or `async def fn(ctx, input)` under `name`.
+
+        `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken, `TypeError` for a function of another
+        form, `RuntimeError` once an engine or worker has started with this app.
+        """
+        check_name("workflow", name)
+        if name in self._workflows:
+            raise ValueError(f"workflow {name!r} is registered already: {self._workflows[name].fn!r}")
+        takes_input, input_type = _signature(name, fn)
+        if self._started_by is not None:
+            raise RuntimeError(f"workflow {name!r} registered too late: {self._started_by} has started with this app")
+        workflow: Workflow[Any, Any] = Workflow(
+            app=self,
+            name=name,
+            fn=fn,
+            takes_input=takes_input,
+            input_type=input_type,
+            own_retry=retry,
+            own_retention=None if retention is None else _checked_retention(retention),
+        )
+        self._workflows[name] = workflow
+        return workflow
+
+    def get(self, name: str) -> Workflow[Any, Any] | None:
+        """The workflow registered as `name`, if there is one."""
+        return self._workflows.get(name)
+
+    def __iter__(self) -> Iterator[Workflow[Any, Any]]:
+        return iter(list(self._workflows.values()))
+
+    def freeze(self, by: str) -> None:
+        """Refuse further registrations: what runs now has announced its workflows."""
+        self._started_by = by
+
+    def thaw(self) -> None:
+        """Allow registrations again: what ran has stopped."""
+        self._started_by = None
+
+
+def _checked_retention(retention: timedelta) -> timedelta:
+    if not isinstance(retention, timedelta) or retention <= timedelta(0):
+        raise ValueError(f"retention must be a positive timedelta, not {retention!r}")
+    return retention
+
+
+def _signature(name: str, fn: Callable[..., Any]) -> tuple[bool, Any]:
+    """Whether the workflow takes an input, and of which type; `TypeError` for a function of another form."""
+    form = "a workflow is 'async def f(ctx)' or 'async def f(ctx, input)'"
+    if not callable(fn):
+        raise TypeError(f"workflow {name!r}: {form}, not {fn!r}")
+    call = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004  (an object with async __call__)
+    if not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)):
+        why = "is an async generator" if inspect.isasyncgenfunction(fn) else "is not async"
+        raise TypeError(f"workflow {name!r}: {form}, and {fn!r} {why}")
+    parameters = list(inspect.signature(fn).parameters.values())
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise TypeError(f"workflow {name!r}: {form}, and {fn!r} has the parameter '{parameter}'")
+    if len(parameters) not in (1, 2):
+        raise TypeError(f"workflow {name!r}: {form}, and {fn!r} takes {len(parameters)} arguments")
+    if len(parameters) == 1:
+        return False, None
+    try:
+        hints = get_type_hints(call, include_extras=True)
+    except Exception as error:  # an annotation can raise anything
+        raise TypeError(f"workflow {name!r}: the annotations of {fn!r} cannot be resolved: {error}") from error
+    return True, hints.get(parameters[1].name, Any)
