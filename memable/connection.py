@@ -396,6 +396,10 @@ class ScriptConnection:
                 self._fail_all()
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
+        if self._wire is not None:
+            # the task was cancelled before its first step
+            wire, self._wire = self._wire, None
+            await wire.close()
 
     def _fail_all(self) -> None:
         for timer in (self._watch_timer, self._resume_timer):

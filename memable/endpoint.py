@@ -264,6 +264,9 @@ class Wire:
 def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:
     """What a failure to connect means: `EndpointWrong` where trying again cannot help."""
     where = endpoint.safe_url
+    # over a unix socket, redis-py 5 logs in while it connects, and wraps what the server says to that
+    while isinstance(error, redis.exceptions.ConnectionError) and isinstance(error.__cause__, redis.RedisError):
+        error = error.__cause__
     if isinstance(error, redis.exceptions.InvalidResponse | hiredis.HiredisError):
         return EndpointWrong(f"what answers at {where} is not Redis: check host and port in the URL")
     if isinstance(error, redis.exceptions.AuthenticationError):
