@@ -8,7 +8,7 @@ import contextvars
 import logging
 from typing import Any
 
-from memable.endpoint import Endpoint, Refusal, ServerRefused, Wire, Word, backoff_s
+from memable.endpoint import OUTAGES, Endpoint, Refusal, ServerRefused, Wire, Word, backoff_s
 from memable.errors import StorageError
 
 logger = logging.getLogger("memable.connection")
@@ -34,8 +34,8 @@ class BlockingReader:
         self._is_closed = False
         self._attempt = 0
         self._is_troubled = False
-        self.client_id: Any = None
-        """Redis's number of this connection, for CLIENT UNBLOCK: a read that blocks is ended from outside, not cancelled."""
+        self.client_id: int | None = None
+        """Redis's number of this connection, for CLIENT UNBLOCK: a read is ended from outside, never cancelled."""
 
     async def read(self, *words: Word) -> Any:
         """The reply to the command, or the one that a cancelled caller left behind.
@@ -67,7 +67,10 @@ class BlockingReader:
             if self._wire is None:
                 await asyncio.sleep(backoff_s(self._attempt))
                 self._wire = await Wire.open(self._endpoint, blocking=True)
-                self.client_id = await self._wire.exchange("CLIENT", "ID")
+                async with asyncio.timeout(self._silence_s):
+                    client_id = await self._wire.exchange("CLIENT", "ID")
+                # a user may have no right to ask
+                self.client_id = client_id if isinstance(client_id, int) else None
             self._is_sent = True
             async with asyncio.timeout(self._silence_s):
                 reply = await self._wire.exchange(*words)
@@ -76,10 +79,14 @@ class BlockingReader:
         finally:
             self._is_sent = False
         if isinstance(reply, Refusal):
+            refused = ServerRefused(self._endpoint.safe_url, str(words[0]), reply.text)
+            if refused.code in OUTAGES:
+                # after a failover the address may lead to another server
+                raise await self._lost(refused)
             # a server that refuses whatever it is asked must not be asked in a hot loop either
             await asyncio.sleep(backoff_s(self._attempt))
             self._attempt += 1
-            raise ServerRefused(self._endpoint.safe_url, str(words[0]), reply.text)
+            raise refused
         self._attempt = 0
         if self._is_troubled:
             self._is_troubled = False
@@ -88,7 +95,7 @@ class BlockingReader:
 
     async def _lost(self, error: Exception) -> StorageError:
         self._attempt += 1
-        wire, self._wire = self._wire, None
+        wire, self._wire, self.client_id = self._wire, None, None
         if wire is not None:
             wire.abort()
             await wire.close()

@@ -16,15 +16,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from memable.blocking_reader import BlockingReader
+from memable.calls import AnyScript, Call, Script
 from memable.endpoint import (
     ANSWER_S,
     OUTAGES,
     Endpoint,
-    EndpointWrong,
     Refusal,
     ServerRefused,
     Wire,
@@ -46,64 +45,6 @@ _UNSENT_BYTES = 1 << 20
 _GIVEN_UP = -math.inf
 
 
-class AnyScript(Protocol):
-    """What a call needs to know of a script."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def sha(self) -> str: ...
-    @property
-    def key_count(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A script by its parts; `sha` is the SHA-1 of `source` in hexadecimal."""
-
-    name: str
-    source: str
-    sha: str
-    key_count: int
-
-
-class _Call:
-    """A command from being asked for to being answered."""
-
-    __slots__ = ("expires_s", "future", "packed", "refusals", "script", "words")
-
-    def __init__(
-        self,
-        words: tuple[Word, ...],
-        packed: bytes,
-        script: AnyScript | None,
-        future: asyncio.Future[Any],
-        expires_s: float,
-    ) -> None:
-        self.words, self.packed, self.script = words, packed, script
-        self.future, self.expires_s = future, expires_s
-        self.refusals = 0
-
-    @property
-    def name(self) -> str:
-        if self.script is not None:
-            return f"script {self.script.name}"
-        word = self.words[0]
-        return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
-
-    def carry_source(self) -> None:
-        """Send the script itself from now on, not its digest."""
-        if self.script is not None and self.words[0] != "EVAL":
-            self.words = ("EVAL", self.script.source, *self.words[2:])
-            self.packed = pack(self.words)
-
-    def fail(self, error: StorageError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
 class ScriptConnection:
     """Every call is answered: by Redis, or by a `StorageError` when that took longer than `give_up_after_s`.
 
@@ -119,9 +60,9 @@ class ScriptConnection:
         self._wire: Wire | None = None
         self._keeper: asyncio.Task[None] | None = None
         # a call is in exactly one of these: refused and to be repeated; sent and not answered; not sent
-        self._refused: list[_Call] = []
-        self._in_flight: deque[_Call] = deque()
-        self._waiting: deque[_Call] = deque()
+        self._refused: list[Call] = []
+        self._in_flight: deque[Call] = deque()
+        self._waiting: deque[Call] = deque()
         self._loaded: set[str] = set()
         self._flush_is_due = False
         self._resume_timer: asyncio.TimerHandle | None = None
@@ -160,7 +101,7 @@ class ScriptConnection:
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()
         expires_s = math.inf if self._give_up_after_s is None else loop.time() + self._give_up_after_s
-        self._waiting.append(_Call(words, pack(words), script, future, expires_s))
+        self._waiting.append(Call(words, pack(words), script, future, expires_s))
         if not self._flush_is_due:
             self._flush_is_due = True
             loop.call_soon(self._flush, context=self._context)
@@ -200,16 +141,19 @@ class ScriptConnection:
                 # a server that was stopped has not heard anybody meanwhile: as good as a new connection
                 self.connected_at_s = time.monotonic()
             self._heard_at_s = now_s
-            repeated: list[_Call] = []
-            for reply in replies:
-                if not in_flight:
-                    raise StorageError(f"Redis at {self._endpoint.safe_url} sent a reply that nobody asked for")
-                call = in_flight.popleft()
-                if type(reply) is Refusal:
-                    self._take_refusal(call, reply, repeated)
-                elif not call.future.done():
-                    call.future.set_result(reply)
-            self._waiting.extendleft(reversed(repeated))
+            repeated: list[Call] = []
+            try:
+                for reply in replies:
+                    if not in_flight:
+                        raise StorageError(f"Redis at {self._endpoint.safe_url} sent a reply that nobody asked for")
+                    call = in_flight.popleft()
+                    if type(reply) is Refusal:
+                        self._take_refusal(call, reply, repeated)
+                    elif not call.future.done():
+                        call.future.set_result(reply)
+            finally:
+                # also when one of the replies made us drop the connection
+                self._waiting.extendleft(reversed(repeated))
             if self._refused:
                 self._hold(now_s)
             else:
@@ -219,7 +163,7 @@ class ScriptConnection:
                     self._flush()
             self._tell_if_drained()
 
-    def _take_refusal(self, call: _Call, refusal: Refusal, repeated: list[_Call]) -> None:
+    def _take_refusal(self, call: Call, refusal: Refusal, repeated: list[Call]) -> None:
         """An outage holds the call back, a forgotten script is sent with its source, anything else is the caller's."""
         code = refusal.code
         if code in OUTAGES:
@@ -254,7 +198,7 @@ class ScriptConnection:
         """Connect. `StorageError` if Redis cannot be reached in time, or at once if trying again cannot help."""
         self._loop = asyncio.get_running_loop()
         limit_s = FIRST_CONNECT_S if self._give_up_after_s is None else self._give_up_after_s
-        wire = await _first_wire(self._endpoint, limit_s)
+        wire = await Wire.first(self._endpoint, limit_s, waits_out_outages=self._give_up_after_s is None)
         self._closed = None
         self._connected(wire)
         self._keeper = self._loop.create_task(
@@ -373,7 +317,7 @@ class ScriptConnection:
             self._refused = [call for call in self._refused if call.expires_s != _GIVEN_UP]
             self._waiting = deque(call for call in self._waiting if call.expires_s != _GIVEN_UP)
 
-    def _gave_up(self, call: _Call) -> StorageError:
+    def _gave_up(self, call: Call) -> StorageError:
         return StorageError(
             f"Redis at {self._endpoint.safe_url} did not answer {call.name} within {self._give_up_after_s:g} s "
             f"({self._trouble or 'it is connected, and silent'}); the call may have been carried out: check the "
@@ -421,28 +365,3 @@ class ScriptConnection:
         drained = self._drained
         if drained is not None and not drained.done() and not (self._refused or self._in_flight or self._waiting):
             drained.set_result(None)
-
-
-async def _first_wire(endpoint: Endpoint, limit_s: float) -> Wire:
-    """A connection within `limit_s`; what cannot get better by waiting is told at once."""
-    loop = asyncio.get_running_loop()
-    deadline_s, attempt = loop.time() + limit_s, 0
-    last: StorageError | None = None
-    try:
-        async with asyncio.timeout(limit_s):
-            while True:
-                try:
-                    return await Wire.open(endpoint)
-                except EndpointWrong:
-                    raise
-                except StorageError as error:
-                    last, attempt = error, attempt + 1
-                delay_s = backoff_s(attempt)
-                if loop.time() + delay_s > deadline_s:
-                    raise last
-                await asyncio.sleep(delay_s)
-    except TimeoutError:
-        raise last or StorageError(
-            f"cannot reach Redis at {endpoint.safe_url}: no answer within {limit_s:g} s; check the URL, and that the "
-            f"server runs"
-        ) from None

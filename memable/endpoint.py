@@ -222,6 +222,30 @@ class Wire:
         if not self._writer.is_closing():
             self._writer.write(data)
 
+    @classmethod
+    async def first(cls, endpoint: Endpoint, limit_s: float, *, waits_out_outages: bool) -> Wire:
+        """A connection within `limit_s`; what waiting cannot mend is told at once.
+
+        A server that says that it cannot serve yet (it reads its data, say) is the right one: with `waits_out_outages`
+        it is given as long as it needs.
+        """
+        loop = asyncio.get_running_loop()
+        last, attempt = f"no answer within {limit_s:g} s; check the URL, and that the server runs", 0
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                while True:
+                    try:
+                        return await cls.open(endpoint)
+                    except EndpointWrong:
+                        raise
+                    except StorageError as error:
+                        if waits_out_outages and isinstance(error, ServerRefused) and error.code in OUTAGES:
+                            limit.reschedule(loop.time() + limit_s)
+                        last, attempt = str(error), attempt + 1
+                    await asyncio.sleep(backoff_s(attempt))
+        except TimeoutError:
+            raise StorageError(last if attempt else f"cannot reach Redis at {endpoint.safe_url}: {last}") from None
+
     async def exchange(self, *words: Word) -> Any:
         """Send one command and read its reply; only while nothing else is on its way."""
         self.write(pack(words))
@@ -271,6 +295,8 @@ def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:
         return EndpointWrong(f"what answers at {where} is not Redis: check host and port in the URL")
     if isinstance(error, redis.exceptions.AuthenticationError):
         return EndpointWrong(f"Redis at {where} refused the login: {error}; check user and password in the URL")
+    if isinstance(error, redis.exceptions.ResponseError) and str(error).partition(" ")[0] in OUTAGES:
+        return ServerRefused(where, "to serve", str(error))
     if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.DataError):
         return EndpointWrong(f"Redis at {where} refused the connection: {error}; check the URL")
     reason = str(error) or f"no answer within {CONNECT_S:g} s"

@@ -7,25 +7,18 @@ import logging
 import math
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from enum import IntEnum
-from hashlib import sha1
 from typing import Any
 
 import pytest
 import redis
 
 import memable.connection
-from memable.connection import BlockingReader, Endpoint, Script, ScriptConnection, ServerRefused
+from memable.connection import ScriptConnection, ServerRefused
 from memable.embedded import TemporaryServer
 from memable.errors import StorageError
+from tests.integration.connecting import ECHO, connected, refuses, script, wait_until
 from tests.proxy import Cut, Proxy
-
-
-def script(name: str, source: str, key_count: int) -> Script:
-    return Script(name, source, sha1(source.encode()).hexdigest(), key_count)
-
 
 # May be carried out twice, and shows in which order the first times were
 APPEND = script(
@@ -33,43 +26,6 @@ APPEND = script(
     "if redis.call('SADD', KEYS[2], ARGV[1]) == 1 then redis.call('RPUSH', KEYS[1], ARGV[1]) end return ARGV[1]",
     2,
 )
-ECHO = script("echo", "return ARGV", 0)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-@asynccontextmanager
-async def connected(url: str, *, give_up_after_s: float | None = None) -> AsyncIterator[ScriptConnection]:
-    connection = ScriptConnection(Endpoint.from_url(url), give_up_after_s=give_up_after_s)
-    await connection.start()
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-@pytest.fixture
-async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
-    async with Proxy(redis_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def own_proxy(server: TemporaryServer) -> AsyncIterator[Proxy]:
-    """A proxy before a server of this test alone."""
-    async with Proxy(server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def admin(server: TemporaryServer) -> Iterator[redis.Redis]:
-    """The test's own hand on its server."""
-    with Endpoint.from_url(server.url).sync_client() as client:
-        yield client
 
 
 class Log:
@@ -200,7 +156,6 @@ async def test_calls_made_while_redis_is_away_wait_for_it(proxy: Proxy, namespac
         await proxy.listen()
         await asyncio.gather(*futures)
         assert await log.read() == list(range(30))
-        assert connection.is_healthy
         assert (connection.connected_at_s or 0) > first
 
 
@@ -296,6 +251,23 @@ class Outage:
         self.admin.replicaof("NO", "ONE")
 
 
+async def test_no_call_is_forgotten_when_a_refusal_drops_the_connection(
+    server: TemporaryServer, admin: redis.Redis, namespace: str
+) -> None:
+    async with connected(server.url) as connection:
+        await connection.call(ECHO, ("known",))
+        Outage(admin).begin("READONLY")
+        calls = [
+            connection.command("SCRIPT", "FLUSH"),
+            connection.call(ECHO, ("forgotten script",)),
+            connection.command("SET", namespace, "refused"),
+            connection.command("ECHO", "answered"),
+        ]
+        await wait_until(lambda: not connection.is_healthy)
+        Outage(admin).end()
+        assert await asyncio.gather(*calls) == [b"OK", [b"forgotten script"], b"OK", b"answered"]
+
+
 @pytest.mark.parametrize("code", ["OOM", "NOREPLICAS", "READONLY"])
 async def test_a_server_that_cannot_serve_is_waited_for(
     own_proxy: Proxy, admin: redis.Redis, namespace: str, code: str
@@ -331,14 +303,6 @@ async def test_a_busy_server_is_waited_for(server: TemporaryServer, admin: redis
         assert await waiting == b"1"
         with pytest.raises(ServerRefused):
             await endless
-
-
-def refuses(admin: redis.Redis) -> bool:
-    try:
-        admin.ping()
-    except redis.ResponseError:
-        return True
-    return False
 
 
 async def test_reads_go_on_while_writes_are_refused(
@@ -443,229 +407,6 @@ async def test_nothing_is_left_running(redis_url: str) -> None:
     async with connected(redis_url) as connection:
         await connection.command("PING")
     assert asyncio.all_tasks() == before
-
-
-# --- starting
-
-
-async def started(url: str, give_up_after_s: float | None) -> None:
-    connection = ScriptConnection(Endpoint.from_url(url), give_up_after_s=give_up_after_s)
-    try:
-        await connection.start()
-    finally:
-        await connection.close()
-
-
-async def test_before_start_a_call_is_refused(redis_url: str) -> None:
-    connection = ScriptConnection(Endpoint.from_url(redis_url), give_up_after_s=None)
-    with pytest.raises(StorageError, match="not started"):
-        await connection.command("PING")
-
-
-@pytest.mark.parametrize("give_up_after_s", [0.2, None])
-async def test_an_unreachable_server_is_told_at_start(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, give_up_after_s: float | None
-) -> None:
-    monkeypatch.setattr(memable.connection, "FIRST_CONNECT_S", 0.2)
-    proxy.stop_listening()
-    with pytest.raises(StorageError, match=f"cannot reach Redis at {proxy.url}"):
-        await started(proxy.url, give_up_after_s)
-
-
-async def test_start_waits_a_little_for_a_server_that_comes_up(proxy: Proxy) -> None:
-    proxy.turn_away()
-    starting = asyncio.create_task(started(proxy.url, None))
-    await wait_until(lambda: proxy.turned_away > 1)
-    proxy.turn_away(False)
-    await starting
-
-
-async def test_a_server_that_says_nothing_is_told_at_start(proxy: Proxy) -> None:
-    proxy.pause()
-    with pytest.raises(StorageError, match=r"no answer within 0\.2 s"):
-        await started(proxy.url, 0.2)
-
-
-async def test_what_is_not_redis_is_told_at_once() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as web_server:
-        port = web_server.sockets[0].getsockname()[1]
-        with pytest.raises(StorageError, match="is not Redis"):
-            await started(f"redis://127.0.0.1:{port}", None)
-
-
-async def test_a_wrong_password_is_told_at_once_and_not_shown(
-    server: TemporaryServer, own_proxy: Proxy, admin: redis.Redis
-) -> None:
-    admin.config_set("requirepass", "right")
-    for url in (own_proxy.url, server.url):
-        for login in ("", ":wr0ng@", "me:wr0ng@"):
-            with pytest.raises(StorageError, match="refused the login") as caught:
-                await started(url.replace("//", f"//{login}"), None)
-            assert "wr0ng" not in str(caught.value)
-        await started(url.replace("//", "//:right@"), None)
-
-
-async def test_a_database_that_is_not_there_is_told_at_once(proxy: Proxy) -> None:
-    with pytest.raises(StorageError, match="refused the connection"):
-        await started(proxy.url + "/99999", None)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "localhost:6379",
-        "http://:pa55@localhost",
-        "redis://:pa55@localhost:port",
-        "redis://:pa55/word@localhost:6379",
-        "redis://:pa55@localhost:99999",
-        "redis://:pa55@localhost/zero",
-        "redis://:pa55@localhost/?db=zero",
-        "redis://:pa55@localhost/?pa55wd=1",
-        "redis://[:pa55@localhost",
-        "unix://",
-        None,
-    ],
-)
-def test_a_wrong_url_is_one_clear_line_without_the_password(url: Any) -> None:
-    with pytest.raises(StorageError, match="the Redis URL is wrong: ") as caught:
-        Endpoint.from_url(url)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "pa55" not in text.replace("pa55wd", "")
-
-
-@pytest.mark.parametrize(
-    ("url", "safe"),
-    [
-        ("redis://", "redis://localhost:6379"),
-        ("redis://me:pa55@example.org:1/2?socket_timeout=1", "redis://example.org:1/2"),
-        ("rediss://:pa55@[::1]/", "rediss://[::1]:6379"),
-        ("unix://:pa55@/tmp/r.sock?db=1", "unix:///tmp/r.sock"),
-    ],
-)
-def test_an_endpoint_shows_no_credentials(url: str, safe: str) -> None:
-    endpoint = Endpoint.from_url(url)
-    assert endpoint.safe_url == safe
-    assert "pa55" not in repr(endpoint)
-
-
-async def test_the_connections_of_an_endpoint_repeat_nothing_by_themselves(proxy: Proxy) -> None:
-    url = proxy.url + "?socket_timeout=1&retry_on_timeout=yes&health_check_interval=1&protocol=3&max_connections=7"
-    endpoint = Endpoint.from_url(url)
-    for connection in (endpoint.connection(), endpoint.connection(blocking=True)):
-        assert (connection.retry._retries, connection.protocol, connection.health_check_interval) == (0, 2, 0)
-    assert endpoint.connection(blocking=True).socket_timeout is None
-    async with connected(url) as batching:
-        assert await batching.command("PING") == b"PONG"
-    with_thread = endpoint.sync_client()
-    assert await asyncio.to_thread(with_thread.ping)
-    done = proxy.cut_next(Cut.REPLY)
-    with pytest.raises(redis.ConnectionError):
-        await asyncio.to_thread(with_thread.incr, "nothing")
-    assert done.done()
-    with_thread.close()
-
-
-# --- reads that block
-
-
-@asynccontextmanager
-async def blocking(url: str) -> AsyncIterator[BlockingReader]:
-    reader = BlockingReader(Endpoint.from_url(url))
-    try:
-        yield reader
-    finally:
-        await reader.close()
-
-
-def group_read(stream: str, block_ms: int = 20_000) -> tuple[str | int, ...]:
-    return ("XREADGROUP", "GROUP", "workers", "me", "COUNT", 10, "BLOCK", block_ms, "STREAMS", stream, ">")
-
-
-async def blocked_on(admin: ScriptConnection) -> None:
-    """Return when a client waits in the server."""
-    async with asyncio.timeout(10):
-        while b"blocked_clients:0" in await admin.command("INFO", "clients"):
-            await asyncio.sleep(0.002)
-
-
-async def test_a_blocking_read_waits_and_hands_back(server: TemporaryServer) -> None:
-    async with connected(server.url) as connection, blocking(server.url) as reader:
-        await connection.command("XGROUP", "CREATE", "stream", "workers", "0", "MKSTREAM")
-        assert await reader.read(*group_read("stream", 1)) is None
-        reading = asyncio.create_task(reader.read(*group_read("stream")))
-        await blocked_on(connection)
-        entry = await connection.command("XADD", "stream", "*", "a", "1")
-        assert await reading == [[b"stream", [[entry, [b"a", b"1"]]]]]
-
-
-async def test_a_cancelled_blocking_read_loses_nothing(server: TemporaryServer) -> None:
-    async with connected(server.url) as connection, blocking(server.url) as reader:
-        await connection.command("XGROUP", "CREATE", "stream", "workers", "0", "MKSTREAM")
-        reading = asyncio.create_task(reader.read(*group_read("stream")))
-        await blocked_on(connection)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        first = await connection.command("XADD", "stream", "*", "a", "1")
-        second = await connection.command("XADD", "stream", "*", "a", "2")
-        given = [*await reader.read(*group_read("stream")), *(await reader.read(*group_read("stream", 1)) or [])]
-        assert [entry for _, entries in given for entry, _ in entries] == [first, second]
-
-        reading = asyncio.create_task(reader.read(*group_read("stream")))
-        await blocked_on(connection)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        third = await connection.command("XADD", "stream", "*", "a", "3")
-        [[_, [[entry, _]]]] = await reader.close()
-        assert entry == third
-
-
-async def test_what_a_blocking_read_is_refused_has_a_code(redis_url: str, namespace: str) -> None:
-    async with blocking(redis_url) as reader:
-        with pytest.raises(ServerRefused) as caught:
-            await reader.read(*group_read(namespace))
-        assert caught.value.code == "NOGROUP"
-        assert await reader.read("PING") == b"PONG"
-
-
-async def test_a_lost_blocking_read_is_told_and_the_next_connects_again(own_proxy: Proxy) -> None:
-    async with connected(own_proxy.url) as connection, blocking(own_proxy.url) as reader:
-        await connection.command("XGROUP", "CREATE", "stream", "workers", "0", "MKSTREAM")
-        reading = asyncio.create_task(reader.read(*group_read("stream")))
-        await blocked_on(connection)
-        own_proxy.stop_listening()
-        own_proxy.cut()
-        for _ in range(2):
-            with pytest.raises(StorageError):
-                await reading
-            reading = asyncio.create_task(reader.read(*group_read("stream", 1)))
-        await asyncio.wait([reading])
-        await own_proxy.listen()
-        with pytest.raises(StorageError):
-            await reading
-        assert await reader.read(*group_read("stream", 1)) is None
-
-
-async def test_a_blocking_reader_closes_in_the_middle_of_a_read(
-    proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memable.blocking_reader.CLOSE_S", 0.05)
-    async with blocking(proxy.url) as reader:
-        reading = asyncio.create_task(reader.read("BLPOP", namespace, 0))
-        await wait_until(lambda: any(b"BLPOP" in each for each in proxy.requests))
-        await reader.close()
-        with pytest.raises(StorageError, match="closed"):
-            await reading
-        with pytest.raises(StorageError, match="closed"):
-            await reader.read("PING")
 
 
 async def test_a_stopped_server_counts_as_newly_connected(server: TemporaryServer) -> None:
