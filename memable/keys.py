@@ -27,7 +27,7 @@ that came while it ran), `failed_keys` (records that resume clears, one a line),
 lost in a row), `created_us`, `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
-`_by:KEY` (the signal id, or `timer`, that completed it).
+`_by:KEY` (what completed it: `timer`, or `signal` and its id).
 """
 
 from __future__ import annotations

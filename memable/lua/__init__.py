@@ -128,7 +128,11 @@ def _text(path: str) -> str:
 @cache
 def load(name: str) -> Script:
     """The script `name`, with its snippets and its header's locals in front; `ValueError` if the header is not in order."""
-    body = _text(f"{name}.lua")
+    return assemble(name, _text(f"{name}.lua"))
+
+
+def assemble(name: str, body: str) -> Script:
+    """The script whose file has the text `body`."""
     header = _header(body)
     try:
         (promise,), (returns,), (retry,) = header[f"{name}:"], header["RETURNS"], header["RETRY"]

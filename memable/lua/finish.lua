@@ -9,11 +9,11 @@
 -- KEYS  expiry    zset    when retention ends
 -- ARGV  id, name, lease, status, field, value, message, failed_keys, retention_ms, events
 -- RETURNS  DONE ended | LEASE_LOST this run is over
--- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+-- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 come_to_end(instance, steps, stream, timers, running, final, expiry, id, name, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
-  retention_ms = tonumber(retention_ms),
+  retention_ms = tonumber(retention_ms), by = lease,
 }, events)
 return DONE

@@ -3,7 +3,11 @@
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  stream    stream  its entry
 -- KEYS  queued    zset    its place in the listing
--- ARGV  id, life, input, digest
+-- KEYS  expiry    zset    the place of a namesake that has expired goes
+-- KEYS  completed zset    the same
+-- KEYS  failed    zset
+-- KEYS  cancelled zset
+-- ARGV  id, name, life, input, digest
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with another input
 -- RETRY  by `life`, made by the client: DONE again
 local known = redis.call('HMGET', instance, 'life', 'digest')
@@ -14,6 +18,10 @@ end
 local created_us = whole(now_us())
 redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'digest', digest,
   'created_us', created_us)
+-- the leader would find the new instance here when its own time comes, and leave the old place in the listing
+if redis.call('ZREM', expiry, name) == 1 then
+  for _, index in ipairs({completed, failed, cancelled}) do redis.call('ZREM', index, id) end
+end
 put_in_stream(instance, stream, id)
 redis.call('ZADD', queued, created_us, id)
 return DONE

@@ -8,7 +8,7 @@
 -- KEYS  suspended  zset    to
 -- ARGV  id, name, lease, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
 -- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over
--- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+-- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 local points = take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points)

@@ -32,7 +32,6 @@ if recoveries > tonumber(max_recoveries) then
   return TERMINAL
 end
 take_from_stream(stream, entry)
--- not `rested_by`: the old run did not end, and must not be told that its park or finish came through
-redis.call('HDEL', instance, 'lease', 'worker', 'control', 'news', 'rested_by')
+drop_lease(instance)
 queue(instance, stream, id, running, queued, events)
 return DONE

@@ -6,7 +6,7 @@
 -- KEYS  queued    zset    to
 -- ARGV  id, lease, entry, events
 -- RETURNS  DONE handed back | LEASE_LOST this run is over
--- RETRY  by `rested_by`: DONE; the run is over, whatever has become of the instance since
+-- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 take_from_stream(stream, entry)

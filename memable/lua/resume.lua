@@ -11,7 +11,7 @@
 -- KEYS  cancelled  zset
 -- ARGV  id, name, token, events
 -- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | UNKNOWN instance
--- RETRY  by `resumed_by`: DONE, whatever has become of the instance since
+-- RETRY  by `resumed_by`, the token of the last resume: DONE, whatever has become of the instance since
 local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return UNKNOWN end

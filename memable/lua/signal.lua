@@ -11,8 +11,8 @@
 -- RETRY  by `signal_id`, generated when the caller gives none: DONE
 local status = redis.call('HGET', instance, 'status')
 if not status then return {UNKNOWN} end
-local by = redis.call('HGET', steps, '_by:' .. key)
-if by then return {by == signal_id and DONE or SUPERSEDED} end
+local by, this = redis.call('HGET', steps, '_by:' .. key), 'signal ' .. signal_id
+if by then return {by == this and DONE or SUPERSEDED} end
 if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
 local point = open_point(steps, key)
 if not point then return {redis.call('HEXISTS', steps, key) == 1 and CONFLICT or NOT_REACHED} end
@@ -24,6 +24,6 @@ elseif not string.find(',' .. types .. ',', ',' .. json_type .. ',', 1, true) th
   return {MISMATCH, declared}
 end
 if point.kind == 'timer' then head, tail = timer_head, timer_tail end
-complete_point(instance, steps, timers, name, key, point, signal_id, head, tail)
+complete_point(instance, steps, timers, name, key, point, this, head, tail)
 deliver(instance, stream, id, name, suspended, queued, events)
 return {DONE}

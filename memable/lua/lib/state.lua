@@ -29,11 +29,12 @@ local function take_from_stream(stream, entry)
   redis.call('XDEL', stream, entry)
 end
 
--- the lease goes, so that the run learns from its next call that it is over; it stays as `rested_by`, so that the same
--- call, tried again after a lost reply, learns that it was this run which ended
-local function drop_lease(instance, lease)
-  redis.call('HDEL', instance, 'lease', 'worker', 'control', 'entry', 'news')
-  redis.call('HSET', instance, 'rested_by', lease)
+-- the lease goes, so that the run learns from its next call that it is over; that of a run which ended itself stays as
+-- `rested_by`, so that the same call, tried again after a lost reply, learns that it was this run which ended. A run that
+-- others ended leaves none: it must not be told that its own park or finish came through
+local function drop_lease(instance, ended_itself)
+  redis.call('HDEL', instance, 'lease', 'worker', 'control', 'entry', 'news', 'rested_by')
+  if ended_itself then redis.call('HSET', instance, 'rested_by', ended_itself) end
 end
 
 local function queue(instance, stream, id, from, queued, events)
