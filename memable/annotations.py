@@ -43,13 +43,17 @@ def type_tag(tp: object) -> str:
 def underlying(fn: Any) -> Any:
     """The function (or class) that holds the annotations of the callable `fn`."""
     while True:
-        if isinstance(fn, functools.partial):
-            fn = typing.cast("functools.partial[object]", fn).func
-        elif isinstance(fn, types.MethodType | staticmethod):
+        if isinstance(fn, types.MethodType):
             fn = fn.__func__
+        elif isinstance(fn, types.FunctionType):
+            return fn
+        elif isinstance(fn, functools.partial):
+            fn = typing.cast("functools.partial[object]", fn).func
+        elif isinstance(fn, staticmethod):
+            fn = typing.cast("staticmethod[..., object]", fn).__func__
         else:
             break
-    if isinstance(fn, type | types.FunctionType | types.BuiltinFunctionType) or hasattr(fn, "__wrapped__"):
+    if isinstance(fn, type | types.BuiltinFunctionType) or hasattr(fn, "__wrapped__"):
         return fn
     return underlying(call) if isinstance(call := type(fn).__call__, types.FunctionType) else fn
 

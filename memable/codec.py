@@ -12,12 +12,13 @@ for an int and comes back as that int; at the top it is a `TypeMismatch`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Never, NoReturn, TypeVar, cast
 
 import orjson
@@ -115,13 +116,16 @@ class _Untyped(TypeCodec):
         self._note = note
 
     def roundtrip(self, value: object, subject: str) -> tuple[bytes, Any]:
-        if not _is_plain((value,), MAX_DEPTH):
+        if type(value) not in PLAIN_SCALARS and not _is_plain((value,), MAX_DEPTH):
             raise self._refusal(value, subject)
         try:
             raw = orjson.dumps(value)
         except TypeError as error:  # an integer of more than 64 bits; or a key that is no str, a lone surrogate
             raw = self._written_slowly(value, subject, error)
-        return self._fitting(raw, subject), from_json(raw)
+        back = from_json(raw)
+        if b"null" in raw and back != value:  # what orjson makes of NaN and the infinities
+            raise self._refusal(value, subject)
+        return self._fitting(raw, subject), back
 
     def decode(self, raw: bytes, subject: str) -> Any:
         return _parsed(raw, subject)
@@ -156,7 +160,14 @@ class _Typed(TypeCodec):
         self.tag = type_tag(tp)
         self._adapter = adapter
         self._is_model = isinstance(tp, type) and issubclass(tp, BaseModel)
-        self._to_json, self._validate_json = adapter.serializer.to_json, adapter.validator.validate_json
+        # partial, since a method of our own would cost more than a small value takes;
+        # round_trip leaves out computed fields, which a model that forbids extra fields would not take back
+        self._dump: Callable[[object], bytes] = functools.partial(
+            adapter.serializer.to_json, by_alias=False, round_trip=True, warnings=False
+        )
+        self._load: Callable[[bytes], Any] = functools.partial(
+            adapter.validator.validate_json, strict=True, by_alias=True, by_name=True
+        )
         self._schema: dict[str, Any] | None = None
 
     @property
@@ -204,13 +215,6 @@ class _Typed(TypeCodec):
             raise SerializationError(
                 f"{subject} cannot be read back as {self.tag}: {type(error).__name__}: {error}"
             ) from error
-
-    def _dump(self, value: object) -> bytes:
-        # round_trip leaves out computed fields, which a model that forbids extra fields would not take back
-        return self._to_json(value, by_alias=False, round_trip=True, warnings=False)
-
-    def _load(self, raw: bytes) -> Any:
-        return self._validate_json(raw, strict=True, by_alias=True, by_name=True)
 
     def _settle(self, value: object, back: Any, subject: str) -> tuple[bytes, Any]:
         """What to store for a value that came back as `back`, not equal at first sight; or the refusal."""
@@ -305,19 +309,17 @@ class Codec:
         `TypeError` for what is no type, or one that pydantic has no schema for.
         """
         # unions compare equal in any order, but the order decides which member an ambiguous value becomes
-        key = (tp, getattr(tp, "__args__", None))
+        key = tp if isinstance(tp, type) else (tp, getattr(tp, "__args__", None))
         try:
-            return self._by_type[key]
-        except KeyError:
-            codec = self._by_type[key] = self._built(tp)
-            return codec
+            codec = self._by_type.get(key)
         except TypeError:  # Annotated with unhashable metadata, for one
-            for known, codec in self._unhashable:
-                if known == tp:
-                    return codec
-            codec = self._built(tp)
-            self._unhashable.append((tp, codec))
-            return codec
+            codec = next((codec for known, codec in self._unhashable if known == tp), None)
+            if codec is None:
+                codec = self._built(tp)
+                self._unhashable.append((tp, codec))
+        if codec is None:
+            codec = self._by_type[key] = self._built(tp)
+        return codec
 
     def returned_by(self, fn: Callable[..., object]) -> TypeCodec:
         """The codec of what `fn` returns by its annotation; untyped when that is missing or cannot be resolved.
@@ -467,22 +469,23 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-def _is_plain(values: Any, depth: int) -> bool:
-    """Whether all of `values` are plain JSON of exact types; keys are left to orjson, which takes exact str only."""
+def _is_plain(values: Collection[object], depth: int) -> bool:
+    """Whether all of `values` are of exact plain types; keys are left to orjson, which takes exact str only."""
+    if PLAIN_SCALARS.issuperset(map(type, values)):
+        return True
+    if not depth:
+        return False
     for value in values:
         kind = type(value)
         if kind in PLAIN_SCALARS:
             continue
-        if kind is float:
-            if value - value != 0.0:  # NaN and the infinities
-                return False
-        elif kind is dict:
-            if not depth or not _is_plain(value.values(), depth - 1):
-                return False
+        if kind is dict:
+            children: Collection[object] = cast("dict[object, object]", value).values()
         elif kind is list:
-            if not depth or not _is_plain(value, depth - 1):
-                return False
+            children = cast("list[object]", value)
         else:
+            return False
+        if not _is_plain(children, depth - 1):
             return False
     return True
 

@@ -21,8 +21,8 @@ from memable.annotations import type_tag
 # orjson writes 254 levels and pydantic reads 201: what is accepted must fit both, with room for an envelope around it
 MAX_DEPTH: Final = 190
 
-PLAIN_SCALARS: Final[frozenset[type]] = frozenset({str, int, bool, type(None)})
-"""Exact types that are plain JSON whatever their value; a float may be NaN."""
+PLAIN_SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
+"""The exact types that are plain JSON and hold nothing else."""
 
 _PLAIN_INPUT: Final = (str, int, float, type(None))
 
@@ -138,7 +138,7 @@ def not_plain(node: object) -> str | None:
     if isinstance(node, Key):
         return None if type(node.key) is str else f"the key {_shown(node.key)} ({type_name(node.key)}, not str)"
     kind = type(node)
-    if kind in PLAIN_SCALARS or kind in (float, dict, list, TooDeep):
+    if kind in PLAIN_SCALARS or kind in (dict, list, TooDeep):
         return None
     for base in (bool, int, str, float, dict, list, tuple):
         if isinstance(node, base):
