@@ -19,9 +19,13 @@ def to_seconds(duration: Duration, what: str) -> float:
     """`duration` in seconds; `ValueError` for NaN, infinity and what is no duration at all."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
-    if isinstance(duration, bool) or not isinstance(duration, int | float) or not math.isfinite(duration):
-        raise ValueError(f"{what} must be a finite number of seconds or a timedelta, not {duration!r}")
-    return float(duration)
+    number: object = duration
+    try:
+        if not isinstance(number, bool) and isinstance(number, int | float) and math.isfinite(number):
+            return float(number)
+    except OverflowError:  # an int that no float can hold, and that may be too long to print
+        raise ValueError(f"{what} must be a finite number of seconds or a timedelta, not a huge integer") from None
+    raise ValueError(f"{what} must be a finite number of seconds or a timedelta, not {duration!r}")
 
 
 def _not_negative(duration: Duration, what: str) -> float:
@@ -62,8 +66,9 @@ class RetryPolicy:
     retry_timeouts: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
-            raise ValueError(f"max_retries must be a whole number from 0, not {self.max_retries!r}")
+        count: object = self.max_retries
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"max_retries must be a whole number from 0, not {count!r}")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be between 0 and 1, not {self.jitter!r}")
 
@@ -74,7 +79,7 @@ class RetryPolicy:
         Options: `retry_on`, `never_on` (exception classes or tuples of them), `retry_timeouts`.
         """
         delay_s = _not_negative(delay, "delay")
-        return cls(max_retries, delay_s, factor=1.0, max_delay_s=delay_s, **_checked(options))
+        return cls(max_retries, delay_s, factor=1.0, max_delay_s=math.inf, **_checked(options))
 
     @classmethod
     def exponential(
@@ -102,8 +107,8 @@ class RetryPolicy:
         """Seconds to wait after failed attempt number `attempt` (from 0), before jitter."""
         try:
             return min(self.base_s * self.factor**attempt, self.max_delay_s)
-        except OverflowError:
-            return self.max_delay_s
+        except OverflowError:  # attempt 1024 of a doubling wait
+            return self.max_delay_s if self.base_s else 0.0
 
     def jittered_delay_s(self, attempt: int) -> float:
         """`delay_for(attempt)` with the policy's jitter applied, never above the longest wait."""
