@@ -1,0 +1,120 @@
+"""Durable execution for Python on Redis: ordinary async functions that outlive their process.
+
+Importing memable loads the client's side only; what needs more (`Engine`, `worker_settings`, `Settings`) is loaded
+when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from memable.client import Client, connect
+from memable.context import Context, CurrentStep, current_step
+from memable.errors import (
+    ChildFailed,
+    DuplicateStep,
+    InputConflict,
+    InputMissing,
+    InstanceBusy,
+    InstanceNotFound,
+    InvalidCursor,
+    InvalidKey,
+    MemableError,
+    NotStarted,
+    PayloadTooLarge,
+    PermanentError,
+    RetriesExhausted,
+    RetryableError,
+    SerializationError,
+    SettingsError,
+    SignalRejected,
+    SignalSuperseded,
+    StepConflict,
+    StepFailed,
+    StepTimeout,
+    StorageError,
+    SuspendTimeout,
+    TypeMismatch,
+    WorkflowCancelled,
+    WorkflowFailed,
+    WorkflowNotFound,
+)
+from memable.invocation import Invocation
+from memable.retry import RetryPolicy
+from memable.state import Page, Status, StepKind, StepRecord, StepState, WorkflowMetadata, WorkflowState
+from memable.workflow import App, SuspendPoint, Workflow
+
+if TYPE_CHECKING:
+    from memable.engine import Engine
+    from memable.runtime.arq_host import worker_settings
+    from memable.settings import Settings, load_settings
+
+_LAZY: Final = {
+    "Engine": "memable.engine",
+    "Settings": "memable.settings",
+    "load_settings": "memable.settings",
+    "worker_settings": "memable.runtime.arq_host",
+}
+
+__all__ = [
+    "App",
+    "ChildFailed",
+    "Client",
+    "Context",
+    "CurrentStep",
+    "DuplicateStep",
+    "Engine",
+    "InputConflict",
+    "InputMissing",
+    "InstanceBusy",
+    "InstanceNotFound",
+    "InvalidCursor",
+    "InvalidKey",
+    "Invocation",
+    "MemableError",
+    "NotStarted",
+    "Page",
+    "PayloadTooLarge",
+    "PermanentError",
+    "RetriesExhausted",
+    "RetryPolicy",
+    "RetryableError",
+    "SerializationError",
+    "Settings",
+    "SettingsError",
+    "SignalRejected",
+    "SignalSuperseded",
+    "Status",
+    "StepConflict",
+    "StepFailed",
+    "StepKind",
+    "StepRecord",
+    "StepState",
+    "StepTimeout",
+    "StorageError",
+    "SuspendPoint",
+    "SuspendTimeout",
+    "TypeMismatch",
+    "Workflow",
+    "WorkflowCancelled",
+    "WorkflowFailed",
+    "WorkflowMetadata",
+    "WorkflowNotFound",
+    "WorkflowState",
+    "connect",
+    "current_step",
+    "load_settings",
+    "worker_settings",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,6 +11,8 @@ MemableError
 ├── SerializationError        a value that has no exact JSON form
 ├── TypeMismatch              a value of another type than declared
 ├── PayloadTooLarge           a value over the limit
+├── InvalidCursor             a cursor that no page gave
+├── SettingsError             a setting that is not allowed
 ├── StorageError              Redis cannot be reached, or refuses
 ├── StepFailed                a step's recorded failure
 │   ├── RetriesExhausted      … after all its retries
@@ -125,6 +127,18 @@ class PayloadTooLarge(MemableError):
             f"store it elsewhere and keep a reference"
         )
         self.subject, self.size_bytes, self.limit_bytes = subject, size_bytes, limit_bytes
+
+
+class InvalidCursor(MemableError, ValueError):
+    """A listing was asked to go on from a place that no page has named."""
+
+    def __init__(self, cursor: object) -> None:
+        super().__init__(f"{cursor!r} is no cursor: pass the `cursor` of the page before, or None for the first page")
+        self.cursor = cursor
+
+
+class SettingsError(MemableError, ValueError):
+    """A setting has a value that is not allowed; one line says which, and what is."""
 
 
 class StorageError(MemableError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from memable import lua
+from memable.calls import AnyScript, Script
 from memable.errors import (
     InputConflict,
     InstanceNotFound,
@@ -29,7 +30,7 @@ from memable.state import Status, StepKind
 class Connection(Protocol):
     """What the store needs of a connection: see connection.py."""
 
-    def call(self, script: lua.Script, arguments: Sequence[lua.Argument]) -> Any: ...
+    def call(self, script: AnyScript, arguments: Sequence[lua.Argument]) -> Any: ...
 
     def command(self, *words: lua.Argument) -> Any: ...
 
@@ -115,6 +116,7 @@ _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
     lua.load, ("signal", "resume", "fire_timer", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.load, ("lead", "resign", "beat", "enter", "drop_consumer"))
+_PAGE = lua.load("page")
 
 
 def _text(value: bytes | str | None) -> str:
@@ -221,6 +223,14 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
+
+    async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
+        """Of each index of one partition, all at one moment: the first ids not newer than `newest_us`, and their times."""
+        # the number of keys is the caller's, not the script's
+        script = Script(_PAGE.name, _PAGE.source, _PAGE.sha, len(indexes))
+        bound = "+inf" if newest_us is None else newest_us
+        pages = await self.connection.call(script, [*indexes, bound, count])
+        return [[(id.decode(), int(score)) for id, score in pairs(page).items()] for page in pages]
 
     # ── from a run ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,15 +1,15 @@
 -- How an instance changes its state: status, message, version, event; its place in the listing; its stream entry.
 
--- `output` is JSON already; an event carries it only while small, since every subscriber gets a copy
-local SMALL_OUTPUT_BYTES = 4096
+-- how it ended (`field`: output or error) is JSON already; an event carries it only while small, since every subscriber gets a copy
+local SMALL_END_BYTES = 4096
 
-local function set_state(instance, status, message, events, key, output)
+local function set_state(instance, status, message, events, key, field, ended)
   redis.call('HSET', instance, 'status', status, 'message', message)
   local version = redis.call('HINCRBY', instance, 'version', 1)
   local event = '{"version":' .. version .. ',"status":"' .. status .. '"'
   if message ~= '' then event = event .. ',"message":' .. cjson.encode(message) end
   if key then event = event .. ',"key":' .. cjson.encode(key) end
-  if output and #output <= SMALL_OUTPUT_BYTES then event = event .. ',"output":' .. output end
+  if field and #ended <= SMALL_END_BYTES then event = event .. ',"' .. field .. '":' .. ended end
   redis.call('PUBLISH', events, event .. '}')
 end
 

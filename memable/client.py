@@ -1,0 +1,446 @@
+"""`Client`: what an application holds to start, signal and watch instances."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from uuid import uuid4
+
+from memable.announcement import Announcement
+from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec, canonical_digest
+from memable.connection import Endpoint, ScriptConnection
+from memable.entering import enter
+from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound
+from memable.inputs import MISSING, encode_input, encode_payload
+from memable.invocation import Invocation
+from memable.keys import InstanceKeys, check_existing_id, check_key, check_name
+from memable.listing import Listing
+from memable.pubsub import Subscriptions
+from memable.reading import Reader
+from memable.state import Page, Status, StepRecord, WorkflowMetadata, WorkflowState
+from memable.store import Store, new_token
+from memable.watching import Watcher
+from memable.workflow import App, SuspendPoint, Workflow
+
+if TYPE_CHECKING:
+    from memable.settings import Settings
+
+I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O])
+O = TypeVar("O")  # noqa: E741
+T = TypeVar("T")
+
+GIVE_UP_S: Final = 5.0
+"""How long a call of a client waits for a Redis that is away, before it raises `StorageError`."""
+
+_BATCH: Final = 1000
+"""How many instances `invoke_many` has on their way at a time."""
+
+AnyWorkflow = Workflow[Any, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """What a client has while it is connected."""
+
+    connection: ScriptConnection
+    subscriptions: Subscriptions
+    store: Store
+    reader: Reader
+    watcher: Watcher
+
+    @classmethod
+    async def connect(cls, url: str, namespace: str, partitions: int | None) -> Self:
+        """Connect, and enter the namespace; `StorageError`, one line, if either is not possible."""
+        endpoint = Endpoint.from_url(url)
+        connection = ScriptConnection(endpoint, give_up_after_s=GIVE_UP_S)
+        await connection.start()
+        try:
+            store = Store(connection, await enter(connection, endpoint, namespace, partitions))
+        except BaseException:
+            await connection.close()
+            raise
+        subscriptions = Subscriptions(endpoint, give_up_after_s=GIVE_UP_S)
+        reader = Reader(store)
+        return cls(connection, subscriptions, store, reader, Watcher(subscriptions, reader))
+
+    async def close(self) -> None:
+        """End what still waits, and close both connections."""
+        self.watcher.close()
+        await self.subscriptions.close()
+        await self.connection.close()
+
+
+class Client:
+    """Starts, signals and watches instances of one namespace. Made by `memable.connect`; an `Engine` is one, too.
+
+    Safe to share between all tasks of an event loop: their calls travel together over one connection. While Redis is
+    away a call waits up to 5 s, then raises `StorageError`; waiting for an instance outlasts any outage.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        app: App | None = None,
+        settings: Settings | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        self.app = app
+        self._url, self._namespace, self._given_settings = url, namespace, settings
+        self._codec = Codec(max_payload_bytes=DEFAULT_MAX_PAYLOAD_BYTES)
+        self._connected: Online | None = None
+        self._announced: dict[str, Announcement] = {}
+
+    # ── beginning and end ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        await self._open(self._load_settings())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; calls that wait for an instance end with `NotStarted`. Twice is fine."""
+        online, self._connected = self._connected, None
+        if online is not None:
+            await online.close()
+
+    async def close(self) -> None:
+        """The same as `aclose`."""
+        await self.aclose()
+
+    def _load_settings(self) -> Settings:
+        if self._given_settings is not None:
+            update = {"redis_url": self._url, "namespace": self._namespace}
+            return self._given_settings.model_copy(update={k: v for k, v in update.items() if v is not None})
+        # not at the top: pydantic-settings takes longer to import than all the rest
+        from memable.settings import load_settings
+
+        return load_settings(redis_url=self._url, namespace=self._namespace)
+
+    async def _open(self, settings: Settings) -> None:
+        """Connect by `settings`, once."""
+        if self._connected is None:
+            self._codec = Codec(max_payload_bytes=settings.max_payload)
+            self._connected = await Online.connect(settings.redis_url, settings.namespace, settings.partitions)
+
+    def _online(self) -> Online:
+        """The connections, for whatever needs them; `NotStarted` without."""
+        if self._connected is None:
+            raise NotStarted("the client is not connected: use 'client = await memable.connect(…)', before close()")
+        return self._connected
+
+    def _require_started(self) -> Online:
+        """The connections, for what makes new work; `NotStarted` when none is taken any more."""
+        return self._online()
+
+    # ── starting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    async def invoke(self, workflow: Workflow[None, O], *, id: str | None = None) -> Invocation[O]: ...
+    @overload
+    async def invoke(self, workflow: Workflow[I, O], input: I, *, id: str | None = None) -> Invocation[O]: ...
+    @overload
+    async def invoke(self, workflow: str, input: Any = ..., *, id: str | None = None) -> Invocation[Any]: ...
+
+    async def invoke(self, workflow: AnyWorkflow, input: Any = MISSING, *, id: str | None = None) -> Invocation[Any]:
+        """Start an instance, once: when this returns, Redis has it, and some worker will run it.
+
+        With the `id` and the input of an instance that exists, this gives a handle on it, `created` is false, and
+        nothing is started; so a call whose outcome is not known can be repeated. Without an `id` it gets a random
+        one.
+
+        `InvalidKey`; `WorkflowNotFound` for a name that neither this client's app has nor a worker announced;
+        `InputMissing`, `TypeMismatch`, `SerializationError` or `PayloadTooLarge` before anything is written;
+        `InputConflict` if the id is taken by an instance with another input; `StorageError`, `NotStarted`.
+        """
+        name = _name_of(workflow)
+        chosen = uuid4().hex if id is None else check_name("instance id", id)
+        online = self._require_started()
+        known = await self._known(workflow)
+        raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
+        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, canonical_digest(raw))
+        return self._handle(workflow, chosen, created=created)
+
+    @overload
+    async def invoke_many(
+        self, workflow: Workflow[I, O], inputs: Iterable[I], *, ids: Sequence[str] | None = None
+    ) -> list[Invocation[O] | InputConflict]: ...
+    @overload
+    async def invoke_many(
+        self, workflow: str, inputs: Iterable[Any], *, ids: Sequence[str] | None = None
+    ) -> list[Invocation[Any] | InputConflict]: ...
+
+    async def invoke_many(
+        self, workflow: AnyWorkflow, inputs: Iterable[Any], *, ids: Sequence[str] | None = None
+    ) -> list[Invocation[Any] | InputConflict]:
+        """Start an instance for each of `inputs`, in few round trips: handles in order.
+
+        Where an id is taken by an instance with another input, an `InputConflict` stands in the handle's place. All
+        inputs are checked before anything is written. It is not atomic: after a `StorageError` some may have been
+        started; with `ids` the call can be repeated. For a workflow without input give `None` for each instance.
+        Errors as for `invoke`; `ValueError` if there are not as many ids as inputs.
+        """
+        name = _name_of(workflow)
+        values = list(inputs)
+        chosen = [uuid4().hex for _ in values] if ids is None else [check_name("instance id", each) for each in ids]
+        if len(chosen) != len(values):
+            raise ValueError(f"invoke_many of {name!r} got {len(values)} inputs and {len(chosen)} ids")
+        online = self._require_started()
+        known = await self._known(workflow)
+        encoded = [
+            await self._encode_input(known, value, f"the input of {name}/{each}")
+            for each, value in zip(chosen, values, strict=True)
+        ]
+        handles: list[Invocation[Any] | InputConflict] = []
+        for first in range(0, len(chosen), _BATCH):
+            batch = chosen[first : first + _BATCH]
+            # whatever fails, all of the batch is waited for: none may be started after this has returned
+            answers = await asyncio.gather(
+                *(
+                    online.store.invoke(online.store.keys.of(name, each), new_token(), raw, canonical_digest(raw))
+                    for each, raw in zip(batch, encoded[first : first + _BATCH], strict=True)
+                ),
+                return_exceptions=True,
+            )
+            for each, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, InputConflict):
+                    handles.append(answer)
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    handles.append(self._handle(workflow, each, created=answer))
+        return handles
+
+    # ── acting on instances ──────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def get(self, workflow: Workflow[Any, O], id: str) -> Invocation[O]: ...
+    @overload
+    def get(self, workflow: str, id: str) -> Invocation[Any]: ...
+
+    def get(self, workflow: AnyWorkflow, id: str) -> Invocation[Any]:
+        """A handle on an instance, whether it exists or not: nothing is asked of Redis. `InvalidKey`."""
+        _name_of(workflow)
+        return self._handle(workflow, check_existing_id("instance id", id))
+
+    @overload
+    async def signal(
+        self, workflow: Workflow[Any, O], id: str, point: SuspendPoint[T], payload: T, *, signal_id: str | None = None
+    ) -> Invocation[O]: ...
+    @overload
+    async def signal(
+        self,
+        workflow: Workflow[Any, O],
+        id: str,
+        point: SuspendPoint[None] | str,
+        payload: Any = None,
+        *,
+        signal_id: str | None = None,
+    ) -> Invocation[O]: ...
+    @overload
+    async def signal(
+        self, workflow: str, id: str, point: SuspendPoint[T], payload: T, *, signal_id: str | None = None
+    ) -> Invocation[Any]: ...
+    @overload
+    async def signal(
+        self,
+        workflow: str,
+        id: str,
+        point: SuspendPoint[None] | str,
+        payload: Any = None,
+        *,
+        signal_id: str | None = None,
+    ) -> Invocation[Any]: ...
+
+    async def signal(
+        self,
+        workflow: AnyWorkflow,
+        id: str,
+        point: SuspendPoint[Any] | str,
+        payload: Any = None,
+        *,
+        signal_id: str | None = None,
+    ) -> Invocation[Any]:
+        """Complete a point at which the instance waits, and queue its run: both, or neither.
+
+        Of several concurrent signals exactly one succeeds, the others get `SignalSuperseded`. A `signal_id` that this
+        point has seen is answered with success, without a second effect; so a call whose outcome is not known can be
+        repeated. A timer's key completes the timer early.
+
+        `SignalRejected` with the reason if the point is not reached, the instance is terminal, or there is none;
+        `TypeMismatch` for a payload of another type than the point declares, and the point stays open; `InvalidKey`,
+        `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
+        """
+        name = _name_of(workflow)
+        check_existing_id("instance id", id)
+        key = check_key("suspend point", point.key if isinstance(point, SuspendPoint) else point)
+        token = new_token() if signal_id is None else check_name("signal id", signal_id)
+        online = self._require_started()
+        sent = encode_payload(self._codec, point, payload, f"signal {key!r} to {name}/{id}")
+        await online.store.signal(online.store.keys.of(name, id), key, token, sent)
+        return self._handle(workflow, id)
+
+    @overload
+    async def resume(self, workflow: Workflow[Any, O], id: str) -> Invocation[O]: ...
+    @overload
+    async def resume(self, workflow: str, id: str) -> Invocation[Any]: ...
+
+    async def resume(self, workflow: AnyWorkflow, id: str) -> Invocation[Any]:
+        """Run an instance at rest again; finished steps stay, a failed one gets a fresh attempt at what failed it.
+
+        A suspended one comes back to rest as suspended, its deadlines unchanged. One that is queued or running is
+        joined. `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`.
+        """
+        keys = self._find(workflow, id)
+        await self._require_started().store.resume(keys, new_token())
+        return self._handle(workflow, id)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get_metadata(self, workflow: AnyWorkflow, id: str) -> WorkflowMetadata | None:
+        """What is known of the instance now; `None` if there is none. `InvalidKey`, `StorageError`, `NotStarted`."""
+        return await self._online().reader.metadata(self._find(workflow, id))
+
+    async def list_instances(
+        self,
+        workflow: AnyWorkflow | None = None,
+        *,
+        status: Status | str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Instances, newest first: of one workflow or of all, of one status or of all, at most `limit`.
+
+        `page.cursor` gets the next page, and is `None` after the last one. What is started meanwhile is newer than
+        all pages to come; what changes its status may be missed or met by pages that ask for one. The cost grows with
+        the page, not with the number of instances. An unknown workflow is an empty page.
+
+        `InvalidCursor`; `ValueError` for a status that there is none of, or a limit below 1; `InvalidKey`,
+        `StorageError`, `NotStarted`.
+        """
+        name = None if workflow is None else _name_of(workflow)
+        wanted = None if status is None else Status(status)
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"limit must be a whole number from 1, not {limit!r}")
+        online = self._online()
+        names = [name] if name is not None else await self._all_names(online)
+        return await Listing(online.store, online.reader, names, wanted).page(limit, cursor)
+
+    async def steps(self, workflow: AnyWorkflow, id: str) -> list[StepRecord]:
+        """What the instance has recorded, in the order in which it was started.
+
+        `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`.
+        """
+        return await self._online().reader.steps(self._find(workflow, id))
+
+    def subscribe(self, workflow: AnyWorkflow, id: str) -> AsyncIterator[WorkflowState]:
+        """The instance's state now, then each later one in order, ending with the terminal one.
+
+        Nothing ever goes back. Of states that come faster than they are read, or while Redis cannot be reached, some
+        may be left out, but never the last. `InstanceNotFound` if there is none, or none any more; `InvalidKey`,
+        `StorageError`, `NotStarted`.
+
+        >>> async for state in client.subscribe(order, "order-42"):
+        ...     print(state)
+        """
+        return self._states(self._find(workflow, id))
+
+    # ── what the methods above share ─────────────────────────────────────────────────────────────────────────────
+
+    async def _states(self, keys: InstanceKeys) -> AsyncIterator[WorkflowState]:
+        async with aclosing(self._online().watcher.follow(keys)) as states:
+            async for seen in states:
+                yield seen.state
+
+    def _find(self, workflow: AnyWorkflow, id: str) -> InstanceKeys:
+        """The names of an existing instance: `InvalidKey` comes before `NotStarted`."""
+        name = _name_of(workflow)
+        check_existing_id("instance id", id)
+        return self._online().store.keys.of(name, id)
+
+    def _handle(self, workflow: AnyWorkflow, id: str, *, created: bool = False) -> Invocation[Any]:
+        return Invocation(self, _name_of(workflow), id, workflow=self._own(workflow), created=created)
+
+    def _own(self, workflow: AnyWorkflow) -> Workflow[Any, Any] | None:
+        """The workflow, if its types are known here."""
+        if isinstance(workflow, Workflow):
+            return workflow
+        return None if self.app is None else self.app.get(workflow)
+
+    async def _known(self, workflow: AnyWorkflow) -> Workflow[Any, Any] | Announcement:
+        """What is known of the workflow's input, here or from its workers; `WorkflowNotFound`."""
+        if (own := self._own(workflow)) is not None:
+            return own
+        name = _name_of(workflow)
+        return self._announced.get(name) or await self._ask_announcement(name)
+
+    async def _ask_announcement(self, name: str) -> Announcement:
+        online = self._online()
+        said = await online.reader.announced(name)
+        if said is None:
+            raise WorkflowNotFound(name, online.store.keys.namespace)
+        self._announced[name] = said
+        return said
+
+    async def _encode_input(self, known: Workflow[Any, Any] | Announcement, value: object, subject: str) -> bytes:
+        try:
+            return encode_input(self._codec, known, value, subject)
+        except (InputMissing, TypeMismatch):
+            # a new version of the workflow may have been announced since we asked
+            if isinstance(known, Workflow) or (said := await self._ask_announcement(known.name)) == known:
+                raise
+            return encode_input(self._codec, said, value, subject)
+
+    async def _all_names(self, online: Online) -> list[str]:
+        announced = await online.reader.announced_names()
+        own = [] if self.app is None else [workflow.name for workflow in self.app]
+        return sorted({*announced, *own})
+
+
+def _name_of(workflow: AnyWorkflow) -> str:
+    return workflow.name if isinstance(workflow, Workflow) else check_name("workflow", workflow)
+
+
+class Connecting(Awaitable[Client], AbstractAsyncContextManager[Client]):
+    """A client to be: `await` it, and close the client yourself; or use it with `async with`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __await__(self) -> Generator[Any, Any, Client]:
+        return self._client.__aenter__().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._client.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    app: App | None = None,
+    settings: Settings | None = None,
+    namespace: str | None = None,
+) -> Connecting:
+    """A connected client: `client = await connect(…)`, or `async with connect(…) as client`.
+
+    `url` and `namespace` go before `settings`, and these before the environment (`MEMABLE_REDIS_URL` and so on). With
+    `app`, workflows named by a string have their types; without, they are known by what the workers announced.
+
+    `StorageError` if Redis cannot be reached within 5 s, is older than 7.0, or holds a namespace of another layout or
+    another number of partitions; `SettingsError` for a setting that is not allowed. Each is one line that says what
+    to do.
+    """
+    return Connecting(Client(url, app=app, settings=settings, namespace=namespace))

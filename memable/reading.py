@@ -1,0 +1,172 @@
+"""What can be seen of a namespace: instances, their journals, announced workflows. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from memable import announcement
+from memable.announcement import Announcement
+from memable.codec import from_json
+from memable.errors import InstanceNotFound
+from memable.journal import Record, pairs, to_datetime
+from memable.keys import INTERNAL_PREFIX, InstanceKeys
+from memable.state import Status, StepRecord, WorkflowMetadata, WorkflowState
+from memable.store import Store
+
+_INTERNAL: Final = INTERNAL_PREFIX.encode()
+_OUTPUT: Final = b',"output":'
+_ERROR: Final = b',"error":'
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An instance at one moment."""
+
+    version: int
+    state: WorkflowState
+    output: bytes | None = None
+    """The output's JSON, of a completed instance, unless it was too large for an event."""
+    error: bytes | None = None
+    """The error's JSON, of a failed instance, unless it was too large for an event."""
+
+    @property
+    def says_how_it_ended(self) -> bool:
+        """Whether nothing needs to be read any more."""
+        return self.state.status is Status.CANCELLED or self.output is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The stored error of a failed instance."""
+
+    error_type: str
+    error_message: str
+    failed_step: str | None
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Failure:
+        error: dict[str, Any] = from_json(raw)
+        return cls(error["type"], error["message"], error.get("step"))
+
+    def __str__(self) -> str:
+        return f"{self.error_type}: {self.error_message}"
+
+
+def _text(raw: bytes | None) -> str | None:
+    """An absent or empty field is nothing."""
+    return raw.decode() if raw else None
+
+
+def _state(status: bytes, message: bytes | None, waiting: list[str]) -> WorkflowState:
+    now = Status(status.decode())
+    key = waiting[0] if now is Status.SUSPENDED and waiting else None
+    return WorkflowState(now, _text(message), key)
+
+
+def _lines(raw: bytes | None) -> list[str]:
+    return raw.decode().split("\n") if raw else []
+
+
+def parse_event(raw: bytes) -> Seen | None:
+    """What a state change on an instance's channel says (see lua/lib/state.lua); nothing if it cannot be read."""
+    # the last member is the output or the error as it is stored: cut out, never parsed and written anew
+    head, has_output, output = raw.partition(_OUTPUT)
+    error = None
+    if not has_output:
+        head, _, error = raw.partition(_ERROR)
+    try:
+        facts: dict[str, Any] = from_json(raw if len(head) == len(raw) else head + b"}")
+        state = WorkflowState(Status(facts["status"]), facts.get("message"), facts.get("key"))
+        return Seen(facts["version"], state, output[:-1] or None, error[:-1] if error else None)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class Reader:
+    """Reads a namespace over the store's connection."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._command = store.connection.command
+        self._keys = store.keys
+
+    async def seen(self, keys: InstanceKeys) -> Seen:
+        """The instance as it is now, with how it ended; `InstanceNotFound`."""
+        status, message, version, waiting, output, error = await self._command(
+            "HMGET", keys.instance, "status", "message", "version", "waiting", "output", "error"
+        )
+        if status is None:
+            raise InstanceNotFound(keys.workflow, keys.instance_id)
+        return Seen(int(version), _state(status, message, _lines(waiting)), output, error)
+
+    async def metadata(self, keys: InstanceKeys) -> WorkflowMetadata | None:
+        """All that is known of the instance now; nothing if there is none."""
+        found = await self.metadata_of([keys])
+        return found[0][0] if found[0] is not None else None
+
+    async def metadata_of(self, instances: Iterable[InstanceKeys]) -> list[tuple[WorkflowMetadata, int] | None]:
+        """Of each instance what is known, and when it was made in µs; in one round trip."""
+        asked = [(keys, self._command("HMGET", keys.instance, *_METADATA)) for keys in instances]
+        replies = await asyncio.gather(*(reply for _, reply in asked))
+        return [_metadata(keys, reply) for (keys, _), reply in zip(asked, replies, strict=True)]
+
+    async def steps(self, keys: InstanceKeys) -> list[StepRecord]:
+        """The records of the instance, in the order in which they were started; `InstanceNotFound`."""
+        exists, fields = await asyncio.gather(
+            self._command("EXISTS", keys.instance), self._command("HGETALL", keys.steps)
+        )
+        if not exists:
+            raise InstanceNotFound(keys.workflow, keys.instance_id)
+        records = [
+            Record(raw).shown(field.decode()) for field, raw in pairs(fields).items() if not field.startswith(_INTERNAL)
+        ]
+        return sorted(records, key=lambda each: (each.started_at or _NEVER, each.completed_at or _NEVER, each.key))
+
+    async def announced(self, name: str) -> Announcement | None:
+        """What a worker has announced of workflow `name`, if any has."""
+        raw = await self._command("HGET", self._keys.workflows, name)
+        return None if raw is None else announcement.parse(name, raw)
+
+    async def announced_names(self) -> list[str]:
+        """The names of all workflows that were ever announced here."""
+        return [name.decode() for name in await self._command("HKEYS", self._keys.workflows)]
+
+
+_METADATA: Final = (
+    "status",
+    "message",
+    "waiting",
+    "created_us",
+    "started_ms",
+    "completed_ms",
+    "attempt",
+    "worker",
+    "error",
+)
+
+
+def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowMetadata, int] | None:
+    status, message, waiting_lines, created_us, started_ms, completed_ms, attempt, worker, error = fields
+    if status is None or created_us is None:
+        return None
+    waiting = _lines(waiting_lines)
+    state = _state(status, message, waiting)
+    known = WorkflowMetadata(
+        workflow=keys.workflow,
+        instance_id=keys.instance_id,
+        status=state.status,
+        state=state,
+        created_at=datetime.fromtimestamp(int(created_us) / 1_000_000, UTC),
+        started_at=to_datetime(started_ms),
+        completed_at=to_datetime(completed_ms),
+        attempt=int(attempt or 0),
+        worker=_text(worker),
+        error=None if error is None else str(Failure.parse(error)),
+        waiting_on=waiting,
+    )
+    return known, int(created_us)

@@ -1,0 +1,118 @@
+"""Every knob that a deployment can turn: `MEMABLE_…` in the environment, or a keyword here. Times are in seconds.
+
+pydantic-settings takes longer to import than all the rest of memable, so this file is only imported by who needs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES
+from memable.errors import InvalidKey, SettingsError
+from memable.keys import check_namespace
+
+PREFIX: Final = "MEMABLE_"
+
+_SECRET: Final = frozenset({"redis_url"})
+"""Settings whose value may hold a password, and is never shown."""
+
+_MAX_PARTITIONS: Final = 16384  # the slots of a Redis Cluster
+
+
+class Settings(BaseSettings):
+    """What a client, an engine or a worker is told by its surroundings; a keyword goes before the environment.
+
+    >>> Settings(concurrency=10).concurrency
+    10
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    redis_url: str = Field(
+        "redis://localhost:6379",
+        repr=False,
+        description="redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, where Redis is",
+    )
+    namespace: str = Field(
+        "memable", description="1 to 100 letters, digits and any of _ . : - that every key begins with"
+    )
+    partitions: int | None = Field(
+        None,
+        ge=1,
+        le=_MAX_PARTITIONS,
+        description="a whole number from 1 to 16384, the same for all who use the namespace (unset: what it has, or 1)",
+    )
+    concurrency: int = Field(
+        100, ge=1, description="a whole number from 1, of instances that a worker process runs at once"
+    )
+    lease: float = Field(
+        3.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="seconds, at least 1, that a worker may be silent before others take over what it runs",
+    )
+    shutdown_grace: float = Field(
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds, at least 0, for which a worker that is told to stop lets its runs go on",
+    )
+    retention: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds, more than 0, that a terminal instance is kept (unset: what the app or the workflow says)",
+    )
+    max_payload: int = Field(
+        DEFAULT_MAX_PAYLOAD_BYTES,
+        ge=1,
+        description="a whole number of bytes from 1, that an input, a result or a signal may have as JSON",
+    )
+    max_recoveries: int = Field(
+        5,
+        ge=0,
+        description="a whole number from 0, of workers that an instance may lose in a row before it is failed",
+    )
+    park_grace: float = Field(
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds, at least 0, for which a run awaits what is no durable call before it parks",
+    )
+    log_format: Literal["text", "json"] = Field("text", description="text or json, in which a worker writes its log")
+
+    @field_validator("namespace")
+    @classmethod
+    def _checked_namespace(cls, value: str) -> str:
+        try:
+            return check_namespace(value)
+        except InvalidKey as error:
+            raise ValueError(str(error)) from error
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings of the environment, with `overrides` before them; `None` overrides nothing.
+
+    `SettingsError`, one line that names each variable, its value and what is allowed; never a password.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(dict.fromkeys(_complaints(error, given)))) from None
+
+
+def _complaints(error: ValidationError, given: dict[str, Any]) -> list[str]:
+    return [_complaint(str(each["loc"][0]), each["input"], given) for each in error.errors(include_url=False)]
+
+
+def _complaint(name: str, value: object, given: dict[str, Any]) -> str:
+    field = Settings.model_fields.get(name)
+    if field is None:
+        return f"there is no setting {name!r}: choose from {', '.join(Settings.model_fields)}"
+    source = f"setting {name}" if name in given else PREFIX + name.upper()
+    shown = "a value that is not shown" if name in _SECRET else repr(value)
+    return f"{source} is {shown}; allowed: {field.description}"
