@@ -1,5 +1,5 @@
 -- release: hand a run's instance back, to be taken at once by any worker.
--- USES  time, state
+-- USES  state
 -- KEYS  instance  hash    status, rested_by
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  running   zset    from

@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it.
--- USES  time, state
+-- USES  state
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys go, and the expiry
 -- KEYS  stream     stream  its entry

@@ -1,0 +1,253 @@
+"""What is true of a namespace between any two scripts, read with plain commands and without a word of Lua."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from memable.endpoint import ServerRefused
+from memable.journal import Record
+from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Keys, Partition, split_instance_name, split_timer_member
+from memable.state import Status, StepKind, StepState
+from memable.store import Connection
+
+LIVE = frozenset({Status.QUEUED, Status.RUNNING})
+"""Where an instance has a stream entry."""
+
+OF_A_RUN = frozenset({"lease", "worker", "control"})
+_KNOWN = frozenset(
+    "status message version life input digest output error progress waiting entry lease worker control rested_by resumed_by "
+    "news failed_keys attempt recoveries created_us started_ms completed_ms".split()
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream: which instance each entry names, and who each pending entry was delivered to."""
+
+    entries: dict[str, str]
+    pending: dict[str, str]
+
+
+@dataclass
+class Scene:
+    """Everything in a namespace at one moment; equal to another if nothing has changed but idle times."""
+
+    hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+    zsets: dict[str, dict[str, float]] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    strings: dict[str, str] = field(default_factory=dict)
+    expires_ms: dict[str, int] = field(default_factory=dict)
+    now_ms: float = field(default=0, compare=False)
+
+
+async def look(connection: Connection, namespace: str) -> Scene:
+    """Read the whole namespace. Nobody may write meanwhile."""
+    command, scene = connection.command, Scene()
+    seconds, microseconds = await command("TIME")
+    scene.now_ms = int(seconds) * 1000 + int(microseconds) / 1000
+    names, cursor = set[str](), b"0"
+    while True:
+        cursor, found = await command("SCAN", cursor, "MATCH", f"{namespace}:*", "COUNT", 10_000)
+        names.update(name.decode() for name in found)
+        if cursor == b"0":
+            break
+    ordered = sorted(names)
+    kinds = await asyncio.gather(*(command("TYPE", name) for name in ordered))
+    expiries = await asyncio.gather(*(command("PEXPIRETIME", name) for name in ordered))
+    scene.expires_ms = {name: at for name, at in zip(ordered, expiries, strict=True) if at != -1}
+    await asyncio.gather(*(_read(connection, scene, n, k.decode()) for n, k in zip(ordered, kinds, strict=True)))
+    return scene
+
+
+async def _read(connection: Connection, scene: Scene, name: str, kind: str) -> None:
+    command = connection.command
+    match kind:
+        case "hash":
+            flat = [each.decode() for each in await command("HGETALL", name)]
+            scene.hashes[name] = dict(zip(flat[::2], flat[1::2], strict=True))
+        case "zset":
+            flat = [each.decode() for each in await command("ZRANGE", name, 0, -1, "WITHSCORES")]
+            scene.zsets[name] = {m: float(score) for m, score in zip(flat[::2], flat[1::2], strict=True)}
+        case "stream":
+            entries = {e.decode(): _named(f) for e, f in await command("XRANGE", name, "-", "+")}
+            try:
+                pending = await command("XPENDING", name, GROUP, "-", "+", 1_000_000)
+            except ServerRefused as error:
+                assert error.code == "NOGROUP"
+                pending = []
+            scene.streams[name] = Stream(entries, {e.decode(): worker.decode() for e, worker, *_ in pending})
+        case "string":
+            scene.strings[name] = (await command("GET", name)).decode()
+        case _:
+            raise AssertionError(f"{name} is a {kind}")
+
+
+def _named(fields: list[bytes]) -> str:
+    assert fields[0] == ENTRY_FIELD.encode()
+    assert len(fields) == 2
+    return fields[1].decode()
+
+
+async def check(connection: Connection, keys: Keys) -> Scene:
+    """The namespace, if it is in order; else `AssertionError` with all that is not."""
+    scene = await look(connection, keys.namespace)
+    found = list(violations(scene, keys))
+    assert not found, "\n".join(found)
+    return scene
+
+
+def violations(scene: Scene, keys: Keys) -> Iterator[str]:
+    """Every breach of an invariant, as a sentence."""
+    known = {keys.workflows, keys.workers, Keys.meta(keys.namespace)}
+    for partition in keys.partitions:
+        found = _Part(scene, keys, partition)
+        known |= found.names
+        yield from found.violations()
+    for name in {*scene.hashes, *scene.zsets, *scene.streams, *scene.strings} - known:
+        yield f"{name} is no key that keys.py lists"
+
+
+class _Part:
+    """One partition of a scene."""
+
+    def __init__(self, scene: Scene, keys: Keys, partition: Partition) -> None:
+        self.scene, self.keys, self.partition = scene, keys, partition
+        start = partition.prefix + "instance:"
+        named = [name.removeprefix(start) for name in scene.hashes if name.startswith(start)]
+        self.instances = {name: partition.of(*split_instance_name(name)) for name in named}
+        self.timers = scene.zsets.get(partition.timers, {})
+        self.expiry = scene.zsets.get(partition.expiry, {})
+        self.workflows = {each.workflow for each in self.instances.values()}
+        self.workflows |= {name.removeprefix(partition.stream("")) for name in self._starting(scene.streams, "stream:")}
+        self.workflows |= {
+            name.removeprefix(f"{partition.prefix}index:").split("/")[0]
+            for name in self._starting(scene.zsets, "index:")
+        }
+
+    def _starting(self, names: dict[str, Stream] | dict[str, dict[str, float]], kind: str) -> list[str]:
+        return [name for name in names if name.startswith(self.partition.prefix + kind)]
+
+    @property
+    def names(self) -> set[str]:
+        """All keys that this partition may have."""
+        partition, each = self.partition, self.instances.values()
+        return {
+            *(k.instance for k in each),
+            *(k.steps for k in each),
+            *(partition.stream(workflow) for workflow in self.workflows),
+            *(partition.index(workflow, status) for workflow in self.workflows for status in Status),
+            partition.timers,
+            partition.expiry,
+            partition.leader,
+        }
+
+    def violations(self) -> Iterator[str]:
+        for name, keys in self.instances.items():
+            for each in self._of_instance(keys):
+                yield f"{name}: {each}"
+            if self.keys.of(keys.workflow, keys.instance_id).instance != keys.instance:
+                yield f"{name} is in the wrong partition"
+        for workflow in self.workflows:
+            yield from self._of_stream(workflow)
+            yield from self._of_listing(workflow)
+        for member in self.timers:
+            workflow, instance_id, key = split_timer_member(member)
+            name = f"{workflow}/{instance_id}"
+            if name not in self.instances or f"_open:{key}" not in self._steps(self.instances[name]):
+                yield f"timer {member} belongs to no open point"
+        for name, at in self.expiry.items():
+            if name not in self.instances and at > self.scene.now_ms:
+                yield f"{name} is gone before its retention ended"
+
+    def _steps(self, keys: InstanceKeys) -> dict[str, str]:
+        return self.scene.hashes.get(keys.steps, {})
+
+    def _of_instance(self, keys: InstanceKeys) -> Iterator[str]:
+        fields = self.scene.hashes[keys.instance]
+        status = Status(fields["status"])
+        if unknown := fields.keys() - _KNOWN:
+            yield f"unknown fields {unknown}"
+        for name in ("version", "created_us", "attempt", "recoveries", "news", "started_ms", "completed_ms"):
+            if name in fields and not fields[name].isdecimal():
+                yield f"{name} is {fields[name]}, which is no whole number"
+        entries = self.scene.streams.get(keys.stream, Stream({}, {}))
+        if [e for e, named in entries.entries.items() if named == keys.instance_id] != (
+            [fields.get("entry")] if status in LIVE else []
+        ):
+            yield f"{status}, its hash names entry {fields.get('entry')}, and the stream has {entries.entries}"
+        if ("entry" in fields) != (status in LIVE):
+            yield f"{status}, and its hash names entry {fields.get('entry')}"
+        for name in OF_A_RUN:
+            if (name in fields) != (status is Status.RUNNING):
+                yield f"{status}, and {name} is {fields.get(name)}"
+        if status is Status.RUNNING and entries.pending.get(fields.get("entry", "")) is None:
+            yield "running, and its entry is not pending"
+        if "news" in fields and status is not Status.RUNNING:
+            yield f"{status}, and has news"
+        listed = [each for each in Status if keys.instance_id in self.scene.zsets.get(keys.index(each), {})]
+        if listed != [status]:
+            yield f"{status}, and listed as {listed}"
+        elif self.scene.zsets[keys.index(status)][keys.instance_id] != int(fields["created_us"]):
+            yield "listed with another time than that of its creation"
+        yield from self._of_points(keys, fields)
+        yield from self._of_end(keys, fields, status)
+
+    def _of_points(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
+        steps = self._steps(keys)
+        opened = {name.removeprefix("_open:") for name in steps if name.startswith("_open:")}
+        records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
+        waiting = fields["waiting"].split("\n") if "waiting" in fields else []
+        if len(waiting) != len(opened) or set(waiting) != opened:
+            yield f"waiting names {waiting}, and open are {opened}"
+        if (suspended := {key for key, record in records.items() if record.is_open}) != opened:
+            yield f"suspended records are {suspended}, and open are {opened}"
+        for key, record in records.items():
+            facts = json.loads(record.raw)
+            if record.is_open and str(record.kind) != steps.get(f"_open:{key}", "").split(" ")[0]:
+                yield f"{key} is open as another kind than its record"
+            if facts.get("due_ms") != self.timers.get(f"{keys.name}/{key}"):
+                yield f"{key}: its record is due at {facts.get('due_ms')}, its timer {self.timers.get(key)}"
+        for name, by in steps.items():
+            if name.startswith("_by:"):
+                record = records[name.removeprefix("_by:")]
+                if record.state is not StepState.COMPLETED or record.kind is StepKind.STEP:
+                    yield f"{name} is {by}, and the record is {record.raw!r}"
+
+    def _of_end(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
+        expires = [self.scene.expires_ms.get(name) for name in (keys.instance, keys.steps) if name in self.scene.hashes]
+        expected = self.expiry.get(keys.name) if status.is_terminal else None
+        if (expected is None) == status.is_terminal:
+            yield f"{status}, and its place among those that expire is {expected}"
+        if any(each != expected for each in expires):
+            yield f"{status}, expires at {expires}, and is to expire at {expected}"
+        if not status.is_terminal and (self.expiry.get(keys.name) is not None):
+            yield f"{status}, and among those that expire"
+        ended = {name for name in ("completed_ms", "output", "error", "failed_keys") if name in fields}
+        allowed = {Status.COMPLETED: {"completed_ms", "output"}}.get(status, {"completed_ms", "error", "failed_keys"})
+        if not (status.is_terminal or not ended) or not ended <= allowed:
+            yield f"{status}, and has {ended}"
+        if status.is_terminal and not ended & {"output", "error"}:
+            yield f"{status}, and has neither output nor error"
+        if status.is_terminal and ("waiting" in fields or "recoveries" in fields):
+            yield f"{status}, and has points or recoveries"
+
+    def _of_stream(self, workflow: str) -> Iterator[str]:
+        stream = self.scene.streams.get(self.partition.stream(workflow), Stream({}, {}))
+        if ghosts := stream.pending.keys() - stream.entries.keys():
+            yield f"stream of {workflow}: {ghosts} are pending, and deleted"
+        here = [each for each in self.instances.values() if each.workflow == workflow]
+        live = [each.instance_id for each in here if self.scene.hashes[each.instance]["status"] in LIVE]
+        if Counter(live) != Counter(stream.entries.values()):
+            yield f"stream of {workflow} names {list(stream.entries.values())}, and live are {live}"
+
+    def _of_listing(self, workflow: str) -> Iterator[str]:
+        for status in Status:
+            for instance_id in self.scene.zsets.get(self.partition.index(workflow, status), {}):
+                name = f"{workflow}/{instance_id}"
+                expired = status.is_terminal and self.expiry.get(name, self.scene.now_ms + 1) <= self.scene.now_ms
+                if name not in self.instances and not expired:
+                    yield f"{name} is listed as {status}, and does not exist"

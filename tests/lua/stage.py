@@ -1,0 +1,263 @@
+"""A namespace played by hand: what clients, workers and the leader would do, one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from memable import lua
+from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
+from memable.journal import Draft, Record
+from memable.keys import GROUP, InstanceKeys, Keys
+from memable.lua import Answer
+from memable.pubsub import Subscriptions
+from memable.state import Status, StepKind
+from memable.store import Held, Outcome, Payload, Point, Store, new_token
+from tests.lua import invariants
+
+WORKFLOW = "order"
+LONG_MS = 7 * 24 * 3600 * 1000
+YES = Payload("bool", "boolean", b"true")
+DONE = Outcome(Status.COMPLETED, b'"shipped"', "")
+BROKEN = Outcome(Status.FAILED, b'{"type":"ValueError","message":"no","step":null}', "ValueError: no")
+STEP = Draft.completed(StepKind.STEP, "str", b'"done"')
+
+
+def approval(key: str = "approval", **deadline: float) -> Point:
+    """A point that waits for a signal."""
+    return Point(key, StepKind.SIGNAL, "bool", ["boolean"], **deadline)
+
+
+def timer(key: str = "cooling-off", **deadline: float) -> Point:
+    """A point that waits for a deadline."""
+    return Point(key, StepKind.TIMER, "None", ["null"], **deadline)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A script's call as it was made."""
+
+    script: Script
+    arguments: tuple[lua.Argument, ...]
+    reply: asyncio.Future[Any]
+
+
+def answer_of(reply: Any) -> Answer:
+    """What a script answered first."""
+    return Answer(reply[0] if isinstance(reply, list) else reply)
+
+
+class Wiretap:
+    """A connection that remembers the calls made over it, so that each can be made again exactly as it was."""
+
+    def __init__(self, connection: ScriptConnection) -> None:
+        self.connection = connection
+        self.calls: list[Call] = []
+
+    def call(self, script: lua.Script | Script, arguments: Sequence[lua.Argument]) -> asyncio.Future[Any]:
+        plain = Script(script.name, script.source, script.sha, script.key_count)
+        reply = self.connection.call(plain, arguments)
+        self.calls.append(Call(plain, tuple(arguments), reply))
+        return reply
+
+    def command(self, *words: lua.Argument) -> asyncio.Future[Any]:
+        return self.connection.command(*words)
+
+
+class Heard:
+    """What was published on a channel since the beginning."""
+
+    def __init__(self, stage: Stage, channel: str) -> None:
+        self._stage, self._channel = stage, channel
+        self._messages: list[bytes] = []
+        self._marker, self._marked = b"", asyncio.Event()
+
+    def hear(self, message: bytes | None) -> None:
+        if message == self._marker:
+            self._marked.set()
+        elif message is not None:
+            self._messages.append(message)
+
+    async def so_far(self) -> list[bytes]:
+        """All messages until now: one of our own, sent over the connection of the calls, is the last to come."""
+        self._marker = new_token().encode()
+        self._marked.clear()
+        await self._stage.command("PUBLISH", self._channel, self._marker)
+        async with asyncio.timeout(20):
+            await self._marked.wait()
+        return list(self._messages)
+
+
+class Stage:
+    """One namespace over one connection."""
+
+    def __init__(self, wiretap: Wiretap, keys: Keys, endpoint: Endpoint) -> None:
+        self.wiretap, self.keys, self.endpoint = wiretap, keys, endpoint
+        self.store = Store(wiretap, keys)
+        self._grouped: set[str] = set()
+
+    # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def command(self, *words: lua.Argument) -> Any:
+        return await self.wiretap.command(*words)
+
+    @property
+    def last_call(self) -> Call:
+        return self.wiretap.calls[-1]
+
+    @property
+    def answer(self) -> Answer:
+        """What the last call was answered."""
+        return answer_of(self.last_call.reply.result())
+
+    async def again(self, call: Call | None = None) -> Any:
+        """Make a call (the last one) once more with the same arguments, as if its reply had been lost."""
+        call = call or self.last_call
+        return await self.wiretap.connection.call(call.script, call.arguments)
+
+    async def check(self) -> invariants.Scene:
+        """The whole namespace; `AssertionError` if it is not in order."""
+        return await invariants.check(self.wiretap, self.keys)
+
+    async def fields(self, keys: InstanceKeys) -> dict[str, str]:
+        return (await self.check()).hashes[keys.instance]
+
+    async def status(self, keys: InstanceKeys) -> Status:
+        return Status((await self.fields(keys))["status"])
+
+    async def record(self, keys: InstanceKeys, key: str) -> Record | None:
+        raw = await self.command("HGET", keys.steps, key)
+        return None if raw is None else Record(raw)
+
+    @asynccontextmanager
+    async def listening(self, channel: str) -> AsyncIterator[Heard]:
+        subscriptions = Subscriptions(self.endpoint)
+        heard = Heard(self, channel)
+        try:
+            await subscriptions.open(channel, heard.hear)
+            yield heard
+        finally:
+            await subscriptions.close()
+
+    # ── doing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def of(self, instance_id: str = "42") -> InstanceKeys:
+        return self.keys.of(WORKFLOW, instance_id)
+
+    async def invoke(self, instance_id: str = "42") -> InstanceKeys:
+        keys = self.of(instance_id)
+        assert await self.store.invoke(keys, new_token(), b'{"id":"42"}', "digest")
+        return keys
+
+    async def deliver(self, keys: InstanceKeys, worker: str = "w1") -> list[Held]:
+        """What the workflow's stream has for `worker`."""
+        await self.make_group(keys.stream)
+        reply = await self.command("XREADGROUP", "GROUP", GROUP, worker, "STREAMS", keys.stream, ">")
+        entries = reply[0][1] if reply else []
+        return [
+            Held(self.keys.of(keys.workflow, fields[1].decode()), entry.decode(), new_token())
+            for entry, fields in entries
+        ]
+
+    async def make_group(self, stream: str) -> None:
+        if stream not in self._grouped:
+            try:
+                await self.command("XGROUP", "CREATE", stream, GROUP, 0, "MKSTREAM")
+            except ServerRefused as error:
+                assert error.code == "BUSYGROUP"
+            self._grouped.add(stream)
+
+    async def take(self, keys: InstanceKeys, worker: str = "w1") -> Held:
+        """A run of an instance that is queued."""
+        (held,) = await self.deliver(keys, worker)
+        assert held.keys.name == keys.name
+        await self.store.claim(held, worker)
+        return held
+
+    async def run(self, instance_id: str = "42", worker: str = "w1") -> Held:
+        """A run of a new instance."""
+        return await self.take(await self.invoke(instance_id), worker)
+
+    async def parked(self, *points: Point, instance_id: str = "42") -> Held:
+        """A run of a new instance that has come to rest."""
+        held = await self.run(instance_id)
+        assert await self.store.park(held, points or [approval()], [], "") == {}
+        return held
+
+    async def ended(self, outcome: Outcome = DONE, *, retention_ms: int = LONG_MS, instance_id: str = "42") -> Held:
+        """The run of a new instance that has ended it."""
+        held = await self.run(instance_id)
+        await self.store.finish(held, outcome, retention_ms)
+        return held
+
+    async def make_due(self, keys: InstanceKeys, key: str) -> None:
+        """Move a deadline into the past, with its record, which the script does not read."""
+        await self.command("ZADD", keys.timers, "XX", 1000, f"{keys.name}/{key}")
+        record = await self.record(keys, key)
+        assert record is not None
+        head, _, _ = record.raw.partition(b',"due_ms":')
+        await self.command("HSET", keys.steps, key, head + b',"due_ms":1000}')
+
+    async def recover(self, held: Held, *, lease_ms: int = 0, max_recoveries: int = 5) -> Answer:
+        return await self.store.recover(
+            held.keys,
+            held.entry,
+            lease_ms=lease_ms,
+            max_recoveries=max_recoveries,
+            failure=BROKEN,
+            retention_ms=LONG_MS,
+        )
+
+    async def renew(self, worker: str, *held: Held) -> list[int]:
+        """What the thread of a worker process does; all instances are of one stream."""
+        script = lua.load("renew")
+        arguments = script.bind(
+            stream=held[0].keys.stream,
+            instances=[each.keys.instance for each in held],
+            worker=worker,
+            entries_and_leases=[word for each in held for word in (each.entry, each.lease)],
+        )
+        answers: list[int] = await self.wiretap.call(
+            Script(script.name, script.source, script.sha, 1 + len(held)), arguments
+        )
+        return answers
+
+    async def pending(self, held: Held) -> tuple[str, int, int] | None:
+        """Who an entry was delivered to, for how many ms it is idle, and how often it was delivered."""
+        found = await self.command("XPENDING", held.keys.stream, GROUP, held.entry, held.entry, 1)
+        return (found[0][1].decode(), found[0][2], found[0][3]) if found else None
+
+    async def make_idle(self, held: Held, idle_ms: int) -> None:
+        """Let an entry look as if its worker had not renewed for `idle_ms`."""
+        pending = await self.pending(held)
+        assert pending is not None
+        await self.command(
+            "XCLAIM", held.keys.stream, GROUP, pending[0], 0, held.entry, "IDLE", idle_ms, "JUSTID"
+        )
+
+    async def delete(self, keys: InstanceKeys) -> None:
+        """Remove every trace of an instance."""
+        entry = await self.command("HGET", keys.instance, "entry")
+        if entry is not None:
+            await self.command("XACK", keys.stream, GROUP, entry)
+            await self.command("XDEL", keys.stream, entry)
+        for member in await self.command("ZRANGE", keys.timers, 0, -1):
+            if member.decode().startswith(keys.name + "/"):
+                await self.command("ZREM", keys.timers, member)
+        for status in Status:
+            await self.command("ZREM", keys.index(status), keys.instance_id)
+        await self.command("ZREM", keys.expiry, keys.name)
+        await self.command("DEL", keys.instance, keys.steps)
+
+    async def claimed_by_another(self, keys: InstanceKeys, worker: str = "w2") -> Held:
+        """Bring an instance that exists into the hands of another run, from wherever it is."""
+        fields = await self.fields(keys)
+        status = Status(fields["status"])
+        if status is Status.RUNNING:
+            assert await self.recover(Held(keys, fields["entry"], fields["lease"])) is Answer.DONE
+        elif status.is_at_rest:
+            await self.store.resume(keys, new_token())
+        return await self.take(keys, worker)

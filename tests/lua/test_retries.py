@@ -1,0 +1,221 @@
+"""A call whose reply was lost is made again, at once or much later: what each header's RETRY line promises, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from memable import lua
+from memable.lua import Answer
+from memable.store import Held, LeaseLost, new_token
+from tests.lua.stage import DONE as SHIPPED
+from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, timer
+
+DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
+LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
+
+
+@dataclass(frozen=True)
+class Row:
+    """How the first call comes about, and what its repetition is answered, the further the instance has moved on."""
+
+    first: Callable[[Stage], Awaitable[object]]
+    at_once: Answer
+    claimed: Answer
+    """… another run holds it"""
+    ended: Answer
+    """… which has ended it"""
+    deleted: Answer
+    anew: Answer
+    """… and there is another instance under the same id"""
+    changes: str = ""
+    """Where the repetition is allowed to have an effect of its own."""
+
+
+async def invoke(stage: Stage) -> None:
+    await stage.invoke()
+
+
+async def claim(stage: Stage) -> None:
+    await stage.run()
+
+
+async def record(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.record(held, "charge", STEP, 5, ["approval"])
+
+
+async def open_points(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval(), timer(after_ms=1e9), timer("past", at_ms=0)], ["nothing"])
+
+
+async def park(stage: Stage) -> None:
+    await stage.parked(approval(), timer(after_ms=1e9))
+
+
+async def park_satisfied(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.store.park(held, [approval(), timer("past", after_ms=-1)], [], "")
+
+
+async def finish(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.finish(held, SHIPPED, LONG_MS)
+
+
+async def release(stage: Stage) -> None:
+    await stage.store.release(await stage.run())
+
+
+async def set_status(stage: Stage) -> None:
+    await stage.store.set_status(await stage.run(), "charging")
+
+
+async def signal(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+
+
+async def signal_while_running(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+
+
+async def resume(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.resume(held.keys, new_token())
+
+
+async def fire_timer(stage: Stage) -> None:
+    held = await stage.parked(timer(after_ms=1e9))
+    await stage.make_due(held.keys, "cooling-off")
+    assert await stage.store.fire_timer(held.keys, "cooling-off") is DONE
+
+
+async def recover(stage: Stage) -> None:
+    assert await stage.recover(await stage.run()) is DONE
+
+
+async def recover_once_too_often(stage: Stage) -> None:
+    assert await stage.recover(await stage.run(), max_recoveries=0) is Answer.TERMINAL
+
+
+async def forget(stage: Stage) -> None:
+    held = await stage.ended(retention_ms=-1000)
+    await stage.store.forget(held.keys)
+
+
+async def park_end(stage: Stage, held: Held) -> None:
+    await stage.store.park(held, [approval()], [], "")
+
+
+async def finish_end(stage: Stage, held: Held) -> None:
+    await stage.store.finish(held, SHIPPED, LONG_MS)
+
+
+async def release_end(stage: Stage, held: Held) -> None:
+    await stage.store.release(held)
+
+
+TABLE = {
+    "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, changes="deleted"),
+    "claim": Row(claim, DONE, STALE, STALE, STALE, STALE),
+    "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
+    "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),
+    "park": Row(park, DONE, DONE, LOST, LOST, LOST),
+    "park, satisfied": Row(park_satisfied, Answer.SATISFIED, LOST, LOST, LOST, LOST),
+    "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),
+    "release": Row(release, DONE, DONE, LOST, LOST, LOST),
+    "set_status": Row(set_status, DONE, LOST, LOST, LOST, LOST, changes="at once"),
+    "signal": Row(signal, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
+    "signal, running": Row(signal_while_running, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
+    "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
+    "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
+    "recover": Row(recover, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
+    "recover, failed": Row(recover_once_too_often, *[NOT_REACHED] * 5),
+}
+OF_NO_INSTANCE = {"beat", "drop_consumer", "enter", "forget", "lead", "page", "renew", "resign"}
+"""Those whose repetition is looked at elsewhere: they change nothing of an instance."""
+
+
+def test_every_script_has_a_row() -> None:
+    assert {name.split(",")[0] for name in TABLE} | OF_NO_INSTANCE >= set(lua.names())
+
+
+@pytest.mark.parametrize("name", TABLE)
+async def test_a_call_made_again(stage: Stage, name: str) -> None:
+    row = TABLE[name]
+    await row.first(stage)
+    call, keys = stage.last_call, stage.of()
+    assert call.script.name == name.split(",")[0]
+    first = await call.reply
+
+    assert await _again(stage, call, may_change=row.changes == "at once") is row.at_once
+    if row.at_once is answer_of(first):
+        assert await stage.again(call) == first
+
+    held = await stage.claimed_by_another(keys)
+    assert await _again(stage, call) is row.claimed
+    await stage.store.finish(held, SHIPPED, LONG_MS)
+    assert await _again(stage, call) is row.ended
+    await stage.delete(keys)
+    assert await _again(stage, call, may_change=row.changes == "deleted") is row.deleted
+    if row.changes == "deleted":
+        await stage.delete(keys)
+    await stage.invoke()
+    assert await _again(stage, call) is row.anew
+    await stage.take(keys)
+    assert await _again(stage, call) is row.anew
+
+
+async def _again(stage: Stage, call: Call, *, may_change: bool = False) -> Answer:
+    before = await stage.check()
+    answer = answer_of(await stage.again(call))
+    after = await stage.check()
+    assert may_change or after == before
+    return answer
+
+
+async def test_a_record_made_again_is_answered_with_what_was_recorded(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    recorded = await stage.command("HGET", held.keys.steps, "charge")
+    assert await stage.again() == [ALREADY, recorded]
+
+
+async def test_invoke_made_again_leaves_a_later_instance_alone(stage: Stage) -> None:
+    keys = await stage.invoke()
+    first = stage.last_call
+    await stage.delete(keys)
+    await stage.store.invoke(keys, new_token(), b"2", "another digest")
+    assert await _again(stage, first) is Answer.CONFLICT
+
+
+@pytest.mark.parametrize("max_recoveries", [5, 0])
+@pytest.mark.parametrize("end", [park_end, finish_end, release_end])
+async def test_a_run_that_was_lost_is_never_told_that_its_end_came_through(
+    stage: Stage, end: Callable[[Stage, Held], Awaitable[object]], max_recoveries: int
+) -> None:
+    """Neither after a recovery, nor after the last one, which failed the instance."""
+    held = await stage.run()
+    await stage.recover(held, max_recoveries=max_recoveries)
+    before = await stage.check()
+    with pytest.raises(LeaseLost):
+        await end(stage, held)
+    assert await stage.check() == before
+
+
+async def test_a_run_that_ended_is_over_also_when_a_later_one_was_lost(stage: Stage) -> None:
+    await stage.parked()
+    park = stage.last_call
+    lost = await stage.claimed_by_another(stage.of())
+    assert await _again(stage, park) is DONE
+    await stage.recover(lost)
+    assert await _again(stage, park) is LOST
+
