@@ -101,9 +101,15 @@ class DurableRun(Protocol):
 
     workflow_name: str
     instance_id: str
-    started_at: datetime
-    resources: Mapping[str, Any]
-    logger: logging.LoggerAdapter[logging.Logger]
+
+    @property
+    def started_at(self) -> datetime: ...
+
+    @property
+    def resources(self) -> Mapping[str, Any]: ...
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]: ...
 
     @property
     def is_replaying(self) -> bool: ...
@@ -200,7 +206,7 @@ class Context:
         returns: None = None,
     ) -> DurableCall[T]: ...
 
-    def step(
+    def step(  # type: ignore[misc]  # mypy does not see that *args: Any takes *args: *Ts
         self,
         key: str,
         fn: Callable[..., Any],
@@ -263,7 +269,7 @@ class Context:
     def sleep_until(self, key: str, when: datetime) -> DurableCall[None]:
         """Wait until `when`, an aware datetime, durably; the past is over at once. `ValueError` for a naive one. Else as `timer`."""
         check_key("timer", key)
-        if not isinstance(when, datetime) or when.tzinfo is None or when.utcoffset() is None:
+        if when.utcoffset() is None:
             raise ValueError(f"timer {key!r} needs an aware datetime, such as datetime.now(UTC), not {when!r}")
         return DurableCall(key, self._run.timer(key, None, math.ceil(when.timestamp() * 1000)))
 

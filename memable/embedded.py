@@ -240,6 +240,15 @@ def stop_server(data_dir: Path, *, timeout_s: float = 30.0) -> None:
         time.sleep(_POLL_S)
 
 
+def leave_server(data_dir: Path) -> None:
+    """Shut the server of `data_dir` down if nobody else is connected to it: the last one turns off the light."""
+    with contextlib.suppress(OSError):
+        # the first line is the length of the reply, each of the next a client; ours is one of them
+        clients = [line for line in _call(_socket_path(data_dir.resolve()), "CLIENT", "LIST")[1].split(b"\n") if line]
+        if len(clients) <= 1:
+            stop_server(data_dir)
+
+
 def _start_or_join(data_dir: Path, socket_path: Path, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     launches = 0

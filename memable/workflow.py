@@ -109,7 +109,7 @@ class App:
         self.retention = _checked_retention(retention)
         self.lifespan = lifespan
         self._workflows: dict[str, Workflow[Any, Any]] = {}
-        self._started_by: str | None = None
+        self._running: dict[object, str] = {}
 
     def workflow(
         self,
@@ -163,8 +163,8 @@ class App:
         if name in self._workflows:
             raise ValueError(f"workflow {name!r} is registered already: {self._workflows[name].fn!r}")
         takes_input, input_type = _signature(name, fn)
-        if self._started_by is not None:
-            raise RuntimeError(f"workflow {name!r} registered too late: {self._started_by} has started with this app")
+        for who in self._running.values():
+            raise RuntimeError(f"workflow {name!r} registered too late: {who} has started with this app")
         workflow: Workflow[Any, Any] = Workflow(
             app=self,
             name=name,
@@ -184,13 +184,13 @@ class App:
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
         return iter(list(self._workflows.values()))
 
-    def freeze(self, by: str) -> None:
-        """Refuse further registrations: what runs now has announced its workflows."""
-        self._started_by = by
+    def freeze(self, runner: object, who: str) -> None:
+        """Refuse further registrations, until `thaw` of the same runner: it has announced the workflows that are there."""
+        self._running[runner] = who
 
-    def thaw(self) -> None:
-        """Allow registrations again: what ran has stopped."""
-        self._started_by = None
+    def thaw(self, runner: object) -> None:
+        """Allow registrations again, if nothing else runs with this app."""
+        self._running.pop(runner, None)
 
 
 def _checked_retention(retention: timedelta) -> timedelta:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from memable.announcement import parse
@@ -191,7 +190,8 @@ class Leader:
 
     async def _retention_ms(self, workflow: str) -> int:
         raw = await self._connection.command("HGET", self._store.keys.workflows, workflow)
-        return self._default_retention_ms if raw is None else parse(raw).retention_ms
+        said = None if raw is None else parse(workflow, raw).retention_ms
+        return self._default_retention_ms if said is None else said
 
     # ── what retention is over for, and workers that are gone ────────────────────────────────────────────────────
 

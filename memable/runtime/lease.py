@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis
+from redis.exceptions import NoScriptError
 
 from memable import lua
 from memable.context import CurrentStep
@@ -172,7 +173,7 @@ class LeaseKeeper:
         client: Any = self._client  # the stub promises an awaitable as well
         try:
             return list(client.evalsha(_RENEW.sha, key_count, *arguments))
-        except redis.exceptions.NoScriptError:
+        except NoScriptError:
             return list(client.eval(_RENEW.source, key_count, *arguments))
 
     def _tell(self, callback: Any) -> None:

@@ -67,6 +67,8 @@ class Workshop:
     activity: Activity
     resources: Mapping[str, Any]
     park_grace_s: float
+    retention_s: float | None
+    """Instead of what the workflow and the app say."""
     confirm_lease: Callable[[Held], Awaitable[None] | None]
     """Asks Redis whether a lease still stands, if this process cannot be sure; nothing to await if it can."""
 
@@ -297,9 +299,10 @@ class Run:
 
     async def _learn_recorded(self, key: str, end: StepEnd, withdrawn: Sequence[str]) -> None:
         try:
-            there = await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms, withdrawn)
-            if there is not None:
-                self._journal.add(key, there)
+            there: bytes | None = None
+            while there is None:  # written now, by the first time round: the second one reads it
+                there = await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms, withdrawn)
+            self._journal.add(key, there)
         finally:
             self._recordings.pop(key, None)
             self._lands()
@@ -444,6 +447,8 @@ class Run:
     async def _park(self) -> None:
         withdrawn, self._withdrawn = self._withdrawn, []
         waits = list(self._waits.values())
+        # open since an earlier run, and not waited for any more: a signal to it would be accepted, and never read
+        withdrawn += (key for key in self._journal.open_keys() if key not in self._waits and key not in withdrawn)
         self._opened.update(wait.key for wait in waits)
         self._parking = self._new_future()
         try:
@@ -452,6 +457,8 @@ class Run:
             )
             if not satisfied:
                 self.stop(End.PARKED)
+            for key in withdrawn:
+                self._journal.drop(key)
             self._deliver(satisfied)
         finally:
             parking, self._parking = self._parking, None
@@ -559,10 +566,9 @@ class Run:
         )
 
     async def _finish(self, outcome: Outcome) -> None:
+        retention_s = self._workshop.retention_s or self._workflow.retention.total_seconds()
         try:
-            await self._workshop.store.finish(
-                self.held, outcome, round(self._workflow.retention.total_seconds() * 1000)
-            )
+            await self._workshop.store.finish(self.held, outcome, round(retention_s * 1000))
         except LeaseLost:
             self.over = End.LOST
         except StorageError as error:

@@ -17,6 +17,7 @@ from typing import Any
 from memable.announcement import announcement
 from memable.codec import Codec
 from memable.connection import BlockingReader, Endpoint, ScriptConnection, ServerRefused
+from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Partition
 from memable.pubsub import Subscription, Subscriptions
@@ -27,7 +28,7 @@ from memable.runtime.steps import StepCaller
 from memable.runtime.tasks import Activity, install_task_factory
 from memable.runtime.threads import StepThreads
 from memable.settings import Settings
-from memable.store import Held, LeaseLost, Store, enter, new_token
+from memable.store import Held, LeaseLost, Store, new_token
 from memable.workflow import App, Workflow
 
 _log = logging.getLogger("memable.runtime")
@@ -93,7 +94,7 @@ class Runtime:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(self._connection.close)
             await self._connection.start()
-            keys = await enter(self._connection, self.settings.namespace, self.settings.partitions)
+            keys = await enter(self._connection, self._endpoint, self.settings.namespace, self.settings.partitions)
             self._store = Store(self._connection, keys)
             exits.push_async_callback(self._subscriptions.close)
             exits.push_async_callback(self._reader.close)
@@ -109,6 +110,7 @@ class Runtime:
                 activity=self._activity,
                 resources=resources,
                 park_grace_s=self.settings.park_grace,
+                retention_s=self.settings.retention,
                 confirm_lease=self._leases.confirm,
             )
             self._streams = {
@@ -116,8 +118,8 @@ class Runtime:
                 for partition in keys.partitions
                 for workflow in self.app
             }
-            self.app.freeze(f"worker {self.worker}")
-            exits.callback(self.app.thaw)
+            self.app.freeze(self, f"worker {self.worker}")
+            exits.callback(self.app.thaw, self)
             await asyncio.gather(self._announce(), self._create_groups(), self._listen())
             self._exits = exits.pop_all()
         await self._start_leaders()
@@ -198,11 +200,11 @@ class Runtime:
         )
 
     def _on_control(self, message: bytes | None) -> None:
-        if message is None:  # connected again: anything may have been missed
-            for run in list(self._runs.values()):
+        # None: connected again, and anything may have been missed
+        names = list(self._runs) if message is None else [message.decode()]
+        for name in names:
+            if (run := self._runs.get(name)) is not None:
                 run.on_news()
-        elif (run := self._runs.get(message.decode())) is not None:
-            run.on_news()
 
     async def _start_leaders(self) -> None:
         self._leaders = [

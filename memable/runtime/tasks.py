@@ -144,7 +144,7 @@ class Watched(Coroutine[Any, Any, Any]):
         other = task.get_coro()
         if not isinstance(other, Watched) or other.tasks is self.tasks:
             return task
-        task._asyncio_future_blocking = False  # type: ignore[attr-defined]  # it was yielded, and nobody waits for it
+        task._asyncio_future_blocking = False  # it was yielded, and nobody waits for it
         return self.coroutine.throw(
             StepConflict(
                 f"{self.tasks.name} waits for a task of {other.tasks.name}: a run can wait for its own tasks only; "
@@ -193,7 +193,7 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     """See to it that runs see their tasks: chained to the factory that is there; cheap to call again, in case it was replaced."""
     before = loop.get_task_factory()
     if not isinstance(before, _WatchingFactory):
-        loop.set_task_factory(_WatchingFactory(before or _plain_task))  # type: ignore[arg-type]  # the stub wants a Generator
+        loop.set_task_factory(_WatchingFactory(before or _plain_task))
 
 
 def _is_decided(future: AnyFuture) -> bool:
@@ -206,7 +206,8 @@ def _is_decided(future: AnyFuture) -> bool:
 
 def _shielded(future: AnyFuture) -> AnyFuture | None:
     """The future behind `asyncio.shield`'s outer one, which only its callback knows."""
-    for callback, _ in getattr(future, "_callbacks", None) or ():
+    callbacks: list[tuple[Any, Any]] | None = getattr(future, "_callbacks", None)
+    for callback, _ in callbacks or ():
         if getattr(callback, "__qualname__", "") == "shield.<locals>._outer_done_callback":
             for cell in callback.__closure__ or ():
                 if isinstance(cell.cell_contents, asyncio.Future) and cell.cell_contents is not future:
