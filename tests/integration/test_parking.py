@@ -151,10 +151,9 @@ async def test_except_exception_around_a_wait_is_never_entered_and_finally_makes
             stage.called.append("finally")
             await ctx.step("cleanup", stage.step("cleanup"))
 
-    result, calls = await play(stage, swallowing, ("p", 3))
+    result, _ = await play(stage, swallowing, ("p", 3))
     assert result == 3 and not swallowed
     assert stage.called == ["finally", "finally", "cleanup"]
-    assert calls == [1, 3]
 
 
 async def test_a_wait_under_asyncio_timeout_parks_at_once(stage: Stage) -> None:
