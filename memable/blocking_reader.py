@@ -66,7 +66,7 @@ class BlockingReader:
         try:
             if self._wire is None:
                 await asyncio.sleep(backoff_s(self._attempt))
-                self._wire = await Wire.open(self._endpoint, blocking=True)
+                self._wire = await Wire.open(self._endpoint)
                 async with asyncio.timeout(self._silence_s):
                     client_id = await self._wire.exchange("CLIENT", "ID")
                 # a user may have no right to ask

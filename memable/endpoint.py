@@ -27,6 +27,7 @@ from redis.backoff import NoBackoff
 from memable.errors import StorageError
 
 CONNECT_S = 5.0
+BACKOFF_CAP_S = 1.0
 ANSWER_S = 10.0
 """How long a server may stay silent while an answer is due, before the connection counts as lost."""
 
@@ -83,7 +84,7 @@ def backoff_s(attempt: int) -> float:
     """The wait before attempt number `attempt` (from 0, which does not wait): doubling, capped at 1 s, with jitter."""
     if attempt <= 0:
         return 0.0
-    return min(1.0, 0.05 * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)
+    return min(BACKOFF_CAP_S, 0.05 * 2.0 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)
 
 
 def pack(words: Sequence[Word]) -> bytes:
@@ -132,12 +133,14 @@ class Endpoint:
         host = f"[{host}]" if ":" in host else host
         return f"{parts.scheme}://{host}:{parts.port or 6379}{parts.path.rstrip('/')}"
 
-    def connection(self, *, blocking: bool = False) -> async_connections.AbstractConnection:
-        """A connection that is not connected yet, without retries of its own; `blocking`: without a timeout too."""
+    def connection(self) -> async_connections.AbstractConnection:
+        """A connection that is not connected yet, without retries and without a timeout of its own."""
         options = self._options(async_connections.parse_url)
         kind = options.pop("connection_class", async_connections.Connection)
         options["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
-        options["socket_timeout"] = None if blocking else ANSWER_S
+        # with one, redis-py 5 writes under `wait_for`, which in Python 3.11 can swallow a cancellation; and version 8's
+        # default would break long blocking reads
+        options["socket_timeout"] = None
         return cast("async_connections.AbstractConnection", kind(**options))
 
     def sync_client(self) -> redis.Redis:
@@ -196,9 +199,9 @@ class Wire:
         self._parser = hiredis.Reader(replyError=cast("Callable[[str], Exception]", Refusal), notEnoughData=_INCOMPLETE)
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, *, blocking: bool = False) -> Wire:
+    async def open(cls, endpoint: Endpoint) -> Wire:
         """A connection over which the server has said that it serves; else `StorageError`, soon."""
-        connection = endpoint.connection(blocking=blocking)
+        connection = endpoint.connection()
         try:
             async with asyncio.timeout(CONNECT_S):
                 connect = cast("Callable[[], Awaitable[None]]", connection.connect)
@@ -240,7 +243,7 @@ class Wire:
                         raise
                     except StorageError as error:
                         if waits_out_outages and isinstance(error, ServerRefused) and error.code in OUTAGES:
-                            limit.reschedule(loop.time() + limit_s)
+                            limit.reschedule(loop.time() + limit_s + BACKOFF_CAP_S)
                         last, attempt = str(error), attempt + 1
                     await asyncio.sleep(backoff_s(attempt))
         except TimeoutError:

@@ -190,7 +190,7 @@ class Subscriptions:
 
     async def _listen(self) -> None:
         """Connect, subscribe to everything wanted, and hand out messages until the connection is lost."""
-        wire = await Wire.open(self._endpoint, blocking=True)
+        wire = await Wire.open(self._endpoint)
         loop = asyncio.get_running_loop()
         opened_at_s = heard_at_s = due_s = loop.time()
         timer: asyncio.TimerHandle | None = None

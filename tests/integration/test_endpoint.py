@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import redis
 import memable.connection
 from memable.connection import Endpoint, ScriptConnection, ServerRefused
 from memable.embedded import TemporaryServer
+from memable.endpoint import Wire
 from memable.errors import StorageError
 from tests.integration.connecting import connected, refuses, script, wait_until
 from tests.proxy import Cut, Proxy
@@ -143,9 +145,9 @@ def test_an_endpoint_shows_no_credentials(url: str, safe: str) -> None:
 async def test_the_connections_of_an_endpoint_repeat_nothing_by_themselves(proxy: Proxy) -> None:
     url = proxy.url + "?socket_timeout=1&retry_on_timeout=yes&health_check_interval=1&protocol=3&max_connections=7"
     endpoint = Endpoint.from_url(url)
-    for connection in (endpoint.connection(), endpoint.connection(blocking=True)):
-        assert (connection.retry._retries, connection.protocol, connection.health_check_interval) == (0, 2, 0)
-    assert endpoint.connection(blocking=True).socket_timeout is None
+    connection = endpoint.connection()
+    assert (connection.retry._retries, connection.protocol, connection.health_check_interval) == (0, 2, 0)
+    assert connection.socket_timeout is None
     async with connected(url) as batching:
         assert await batching.command("PING") == b"PONG"
     with_thread = endpoint.sync_client()
@@ -155,3 +157,19 @@ async def test_the_connections_of_an_endpoint_repeat_nothing_by_themselves(proxy
         await asyncio.to_thread(with_thread.incr, "nothing")
     assert done.done()
     with_thread.close()
+
+
+async def test_connecting_can_be_cancelled_at_every_moment(redis_url: str) -> None:
+    endpoint = Endpoint.from_url(redis_url)
+    for turns in itertools.count():
+        connecting = asyncio.create_task(Wire.open(endpoint))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_done = connecting.done()
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        if was_done:
+            await connecting.result().close()
+            break
+        # a cancellation that gets lost here would keep a closing connection alive for ever
+        assert connecting.cancelled(), f"after {turns} turns"
