@@ -17,7 +17,10 @@ local from = ({suspended = suspended, completed = completed, failed = failed, ca
 if not known[1] then return UNKNOWN end
 if known[2] == token then return DONE end
 if not from then return ALREADY end
-for key in string.gmatch(known[3] or '', '[^\n]+') do redis.call('HDEL', steps, key) end
+for key in string.gmatch(known[3] or '', '[^\n]+') do
+  -- with who completed it: a point that opens again would answer every signal as superseded
+  redis.call('HDEL', steps, key, '_by:' .. key)
+end
 redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', 'recoveries')
 redis.call('HSET', instance, 'resumed_by', token)
 redis.call('PERSIST', instance)

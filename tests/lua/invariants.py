@@ -47,8 +47,6 @@ class Scene:
 async def look(connection: Connection, namespace: str) -> Scene:
     """Read the whole namespace. Nobody may write meanwhile."""
     command, scene = connection.command, Scene()
-    seconds, microseconds = await command("TIME")
-    scene.now_ms = int(seconds) * 1000 + int(microseconds) / 1000
     names, cursor = set[str](), b"0"
     while True:
         cursor, found = await command("SCAN", cursor, "MATCH", f"{namespace}:*", "COUNT", 10_000)
@@ -58,8 +56,14 @@ async def look(connection: Connection, namespace: str) -> Scene:
     ordered = sorted(names)
     kinds = await asyncio.gather(*(command("TYPE", name) for name in ordered))
     expiries = await asyncio.gather(*(command("PEXPIRETIME", name) for name in ordered))
-    scene.expires_ms = {name: at for name, at in zip(ordered, expiries, strict=True) if at != -1}
+    scene.expires_ms = {name: at for name, at in zip(ordered, expiries, strict=True) if at >= 0}
     await asyncio.gather(*(_read(connection, scene, n, k.decode()) for n, k in zip(ordered, kinds, strict=True)))
+    seconds, microseconds = await command("TIME")
+    scene.now_ms = int(seconds) * 1000 + int(microseconds) / 1000
+    # what expired while it was read may have been seen in part
+    for name in [name for name, at in scene.expires_ms.items() if at <= scene.now_ms]:
+        scene.hashes.pop(name, None)
+        del scene.expires_ms[name]
     return scene
 
 
@@ -69,6 +73,8 @@ async def _read(connection: Connection, scene: Scene, name: str, kind: str) -> N
         case "hash":
             flat = [each.decode() for each in await command("HGETALL", name)]
             scene.hashes[name] = dict(zip(flat[::2], flat[1::2], strict=True))
+        case "none":
+            pass
         case "zset":
             flat = [each.decode() for each in await command("ZRANGE", name, 0, -1, "WITHSCORES")]
             scene.zsets[name] = {m: float(score) for m, score in zip(flat[::2], flat[1::2], strict=True)}

@@ -1,0 +1,288 @@
+"""invoke, finish, resume, forget: how an instance is made, how it ends, and what is left of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memable.errors import InputConflict, InstanceNotFound, SignalRejected
+from memable.lua import Answer
+from memable.state import Status, StepKind
+from memable.store import LeaseLost, Outcome, new_token
+from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, timer
+
+
+async def test_a_new_instance_is_queued_and_in_its_stream(stage: Stage) -> None:
+    keys = stage.of()
+    assert await stage.store.invoke(keys, "life", b"[1]", "digest")
+    assert stage.answer is Answer.DONE
+    fields = await stage.fields(keys)
+    assert {name: fields[name] for name in ("status", "message", "version", "life", "input", "digest")} == {
+        "status": "queued",
+        "message": "",
+        "version": "1",
+        "life": "life",
+        "input": "[1]",
+        "digest": "digest",
+    }
+
+
+async def test_the_same_input_joins_and_another_conflicts(stage: Stage) -> None:
+    keys = await stage.invoke()
+    before = await stage.check()
+    assert not await stage.store.invoke(keys, new_token(), b'{"id":"42"}', "digest")
+    assert stage.answer is Answer.ALREADY
+    with pytest.raises(InputConflict, match="order/42"):
+        await stage.store.invoke(keys, new_token(), b"2", "another digest")
+    assert stage.answer is Answer.CONFLICT
+    assert await stage.check() == before
+
+
+@pytest.mark.parametrize("first", [DONE, BROKEN])
+@pytest.mark.parametrize("then", [DONE, BROKEN])
+async def test_an_id_is_free_again_when_its_instance_has_expired(stage: Stage, first: Outcome, then: Outcome) -> None:
+    """Also in the listing: before the leader has trimmed it, and if the namesake ends another way."""
+    held = await stage.ended(first, retention_ms=-1000)
+    assert not await stage.command("EXISTS", held.keys.instance, held.keys.steps)
+    keys = await stage.invoke()
+    assert await stage.status(keys) is Status.QUEUED
+    await stage.store.finish(await stage.take(keys), then, LONG_MS)
+    await stage.store.forget(keys)
+    assert await stage.status(keys) is then.status
+
+
+async def test_an_end_takes_entry_points_timers_and_lease_with_it(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.open(held, [approval(), timer(after_ms=1e9), timer("past", after_ms=-1)], [])
+    await stage.store.finish(held, Outcome(Status.COMPLETED, b"{}", "all done"), LONG_MS)
+    assert stage.answer is Answer.DONE
+    scene = await stage.check()
+    fields = scene.hashes[held.keys.instance]
+    assert (fields["status"], fields["message"], fields["output"]) == ("completed", "all done", "{}")
+    assert fields["rested_by"] == held.lease
+    assert scene.hashes[held.keys.steps].keys() == {"charge", "past", "_by:past"}
+    assert held.keys.timers not in scene.zsets
+    assert scene.expires_ms[held.keys.instance] == int(fields["completed_ms"]) + LONG_MS
+
+
+@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+async def test_a_run_that_is_over_ends_nothing(stage: Stage, outcome: Outcome) -> None:
+    held = await stage.run()
+    other = await stage.claimed_by_another(held.keys)
+    before = await stage.check()
+    with pytest.raises(LeaseLost):
+        await stage.store.finish(held, outcome, LONG_MS)
+    assert stage.answer is Answer.LEASE_LOST
+    assert await stage.check() == before
+    await stage.store.finish(other, outcome, LONG_MS)
+    assert await stage.status(held.keys) is outcome.status
+
+
+async def test_nobody_ends_what_does_not_exist(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.delete(held.keys)
+    with pytest.raises(LeaseLost):
+        await stage.store.finish(held, DONE, LONG_MS)
+    assert not await stage.command("EXISTS", held.keys.instance)
+
+
+@pytest.mark.parametrize("retention_ms", [-1, 0, 1, LONG_MS, 86_399_999_999_999_999])
+async def test_any_retention_gives_both_hashes_the_same_expiry(stage: Stage, retention_ms: int) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.finish(held, DONE, retention_ms)
+    await stage.check()
+
+
+# ── resume ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+async def test_resume_takes_back_the_end_and_every_expiry(stage: Stage, outcome: Outcome) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.finish(held, outcome, LONG_MS)
+    await stage.store.resume(held.keys, new_token())
+    assert stage.answer is Answer.DONE
+    scene = await stage.check()
+    assert scene.hashes[held.keys.instance]["status"] == "queued"
+    assert not scene.hashes[held.keys.instance].keys() & {"output", "error", "completed_ms"}
+    assert not scene.expires_ms
+    assert "charge" in scene.hashes[held.keys.steps]
+    again = await stage.take(held.keys)
+    await stage.store.finish(again, outcome, LONG_MS)
+    assert (await stage.fields(held.keys))["attempt"] == "2"
+
+
+async def test_resume_clears_the_records_of_the_failure_and_no_others(stage: Stage) -> None:
+    held = await stage.run()
+    for key in ("charge", "ship it: now", "refund"):
+        await stage.store.record(held, key, STEP, 5)
+    failed = Outcome(Status.FAILED, b"{}", "no", ["charge", "ship it: now", "never recorded"])
+    await stage.store.finish(held, failed, LONG_MS)
+    await stage.store.resume(held.keys, new_token())
+    scene = await stage.check()
+    assert scene.hashes[held.keys.steps].keys() == {"refund"}
+    assert "failed_keys" not in scene.hashes[held.keys.instance]
+
+
+async def test_a_point_whose_record_is_cleared_can_be_completed_again(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    failed = Outcome(Status.FAILED, b"{}", "no", ["approval"])
+    await stage.store.finish(await stage.take(held.keys), failed, LONG_MS)
+    await stage.store.resume(held.keys, new_token())
+    assert await stage.store.park(await stage.take(held.keys), [approval()], [], "") == {}
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert await stage.status(held.keys) is Status.QUEUED
+
+
+async def test_a_suspended_instance_is_resumed_with_its_points_and_deadlines(stage: Stage) -> None:
+    held = await stage.parked(approval(), timer(after_ms=1e9))
+    before = await stage.check()
+    await stage.store.resume(held.keys, new_token())
+    after = await stage.check()
+    assert after.hashes[held.keys.steps] == before.hashes[held.keys.steps]
+    assert after.zsets[held.keys.timers] == before.zsets[held.keys.timers]
+    again = await stage.take(held.keys)
+    assert await stage.store.park(again, [approval(), timer(after_ms=5e9)], [], "") == {}
+    assert (await stage.check()).zsets[held.keys.timers] == before.zsets[held.keys.timers]
+
+
+async def test_resume_joins_what_is_queued_or_running(stage: Stage) -> None:
+    keys = await stage.invoke()
+    for _ in range(2):
+        before = await stage.check()
+        await stage.store.resume(keys, new_token())
+        assert stage.answer is Answer.ALREADY
+        assert await stage.check() == before
+        if await stage.status(keys) is Status.QUEUED:
+            await stage.take(keys)
+
+
+async def test_resume_of_nothing(stage: Stage) -> None:
+    with pytest.raises(InstanceNotFound, match="order/42"):
+        await stage.store.resume(stage.of(), new_token())
+    assert stage.answer is Answer.UNKNOWN
+
+
+async def test_a_resume_gives_a_crashed_instance_a_fresh_count_of_recoveries(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.recover(held, max_recoveries=0) is Answer.TERMINAL
+    await stage.store.resume(held.keys, new_token())
+    assert await stage.recover(await stage.take(held.keys), max_recoveries=1) is Answer.DONE
+
+
+# ── forget ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+async def test_an_expired_instance_leaves_no_trace(stage: Stage, outcome: Outcome) -> None:
+    held = await stage.ended(outcome, retention_ms=-1000)
+    await stage.store.forget(held.keys)
+    assert stage.answer is Answer.DONE
+    assert (await stage.check()).zsets == {}
+    assert Answer(await stage.again()) is Answer.DONE
+
+
+async def test_an_instance_that_has_not_expired_is_not_forgotten(stage: Stage) -> None:
+    """Nor is one whose time has come in this very millisecond: its key is still there, and would be listed no more."""
+    held = await stage.ended()
+    before = await stage.check()
+    for due_ms in (None, 1000):
+        if due_ms:
+            await stage.command("ZADD", held.keys.expiry, due_ms, held.keys.name)
+        await stage.store.forget(held.keys)
+        assert stage.answer is Answer.ALREADY
+    await stage.command("ZADD", held.keys.expiry, before.zsets[held.keys.expiry][held.keys.name], held.keys.name)
+    assert await stage.check() == before
+
+
+async def test_an_instance_that_was_invoked_again_is_not_forgotten(stage: Stage) -> None:
+    await stage.ended(retention_ms=-1000)
+    keys = await stage.invoke()
+    # as an older memable, or a script cut off by a rollback, could have left it
+    await stage.command("ZADD", keys.expiry, 1000, keys.name)
+    await stage.command("ZADD", keys.index(Status.FAILED), 1, keys.instance_id)
+    await stage.store.forget(keys)
+    assert stage.answer is Answer.ALREADY
+    assert await stage.status(keys) is Status.QUEUED
+
+
+async def test_a_signal_to_what_has_expired_is_refused(stage: Stage) -> None:
+    held = await stage.ended(retention_ms=-1000)
+    with pytest.raises(SignalRejected, match="no such instance"):
+        await stage.store.signal(held.keys, "approval", "s1", YES)
+
+
+# ── record and set_status ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.store.record(held, "charge", STEP, 250.4) is None
+    assert stage.answer is Answer.DONE
+    record = await stage.record(held.keys, "charge")
+    assert record is not None
+    shown = record.shown("charge")
+    assert (shown.kind, shown.result, shown.attempts) == (StepKind.STEP, "done", 1)
+    assert shown.started_at is not None
+    assert shown.completed_at is not None
+    assert (shown.completed_at - shown.started_at).total_seconds() == 0.25
+    assert await stage.store.record(held, "charge", STEP, 0) == record.raw
+    assert stage.answer is Answer.ALREADY
+
+
+async def test_a_record_withdraws_points_also_when_it_was_there_already(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 1)
+    await stage.store.open(held, [approval("a"), approval("b"), timer(after_ms=1e9)], [])
+    await stage.store.record(held, "charge", STEP, 1, ["a", "cooling-off"])
+    fields = await stage.fields(held.keys)
+    assert fields["waiting"] == "b"
+    await stage.store.record(held, "ship", STEP, 1, ["b"])
+    assert "waiting" not in await stage.fields(held.keys)
+
+
+async def test_a_point_that_was_completed_is_withdrawn_no_more(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.record(held, "charge", STEP, 1, ["approval"])
+    record = await stage.record(held.keys, "approval")
+    assert record is not None
+    assert record.result == b"true"
+
+
+async def test_an_open_point_is_not_overwritten_by_a_step(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("charge")], [])
+    there = await stage.store.record(held, "charge", STEP, 1)
+    assert there is not None
+    assert there.startswith(b'{"state":"suspended"')
+
+
+async def test_a_run_that_is_over_records_and_says_nothing(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.claimed_by_another(held.keys)
+    before = await stage.check()
+    with pytest.raises(LeaseLost):
+        await stage.store.record(held, "charge", STEP, 1, ["approval"])
+    assert stage.answer is Answer.LEASE_LOST
+    with pytest.raises(LeaseLost):
+        await stage.store.set_status(held, "charging")
+    assert stage.answer is Answer.LEASE_LOST
+    assert await stage.check() == before
+
+
+async def test_what_was_said_last_comes_back_with_the_next_claim(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.set_status(held, "charging")
+    assert stage.answer is Answer.DONE
+    await stage.store.park(held, [approval()], [], "waiting for the manager")
+    assert (await stage.fields(held.keys))["message"] == "waiting for the manager"
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert (await stage.fields(held.keys))["message"] == ""
+    (again,) = await stage.deliver(held.keys, "w2")
+    assert (await stage.store.claim(again, "w2")).progress == "charging"
+    assert (await stage.fields(held.keys))["message"] == "charging"

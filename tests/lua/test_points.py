@@ -1,0 +1,372 @@
+"""open, park, signal, fire_timer: where a run waits, and what lets it go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memable import lua
+from memable.errors import SignalRejected, SignalSuperseded, TypeMismatch
+from memable.journal import Record
+from memable.keys import split_timer_member
+from memable.lua import Answer
+from memable.state import Status, StepKind, StepState
+from memable.store import LeaseLost, Payload, Point, new_token
+from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
+
+
+# ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_open_point_has_a_record_a_line_and_a_timer(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.store.open(held, [approval(), timer(after_ms=60_000)], []) == {}
+    assert stage.answer is Answer.DONE
+    scene = await stage.check()
+    steps = scene.hashes[held.keys.steps]
+    facts = json.loads(steps["cooling-off"])
+    assert (facts["state"], facts["kind"], facts["type"]) == ("suspended", "timer", "None")
+    assert facts["due_ms"] == facts["started_ms"] + 60_000
+    assert steps["_open:approval"] == f"signal {json.loads(steps['approval'])['started_ms']} bool|boolean"
+    assert scene.hashes[held.keys.instance]["waiting"] == "approval\ncooling-off"
+    assert scene.hashes[held.keys.instance]["status"] == "running"
+
+
+async def test_a_point_that_is_open_keeps_its_first_deadline(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [timer(after_ms=60_000)], [])
+    before = await stage.check()
+    await stage.store.open(held, [timer(after_ms=1)], [])
+    await stage.store.open(held, [timer(at_ms=1)], [])
+    assert await stage.check() == before
+
+
+async def test_a_point_that_was_withdrawn_begins_anew(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
+    await stage.store.open(held, [approval("other"), timer(after_ms=2e9)], ["cooling-off", "approval", "unknown"])
+    scene = await stage.check()
+    assert scene.hashes[held.keys.instance]["waiting"] == "other\ncooling-off"
+    facts = json.loads(scene.hashes[held.keys.steps]["cooling-off"])
+    assert facts["due_ms"] == facts["started_ms"] + 2_000_000_000
+    with pytest.raises(SignalRejected):
+        await stage.store.signal(held.keys, "approval", "s1", YES)
+
+
+@pytest.mark.parametrize("deadline", [{"after_ms": 0.0}, {"after_ms": -5.5}, {"at_ms": 0.0}, {"at_ms": -1e15}])
+async def test_a_deadline_that_is_past_completes_its_point_at_once(stage: Stage, deadline: dict[str, float]) -> None:
+    held = await stage.run()
+    ((key, raw),) = (await stage.store.open(held, [approval(), timer(**deadline)], [])).items()
+    record = Record(raw)
+    assert key == "cooling-off"
+    assert (record.kind, record.state, record.result) == (StepKind.TIMER, StepState.COMPLETED, b"null")
+    # again, when it is asked for again
+    assert await stage.store.open(held, [timer(**deadline)], []) == {key: raw}
+    with pytest.raises(SignalSuperseded):
+        await stage.store.signal(held.keys, "cooling-off", "s1", Payload("", "null", b"null"))
+
+
+async def test_points_completed_meanwhile_are_handed_over(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a"), approval("b"), timer(after_ms=1e9)], [])
+    await stage.store.signal(held.keys, "b", "s1", YES)
+    await stage.make_due(held.keys, "cooling-off")
+    assert await stage.store.fire_timer(held.keys, "cooling-off") is Answer.DONE
+    satisfied = await stage.store.open(held, [approval("a"), approval("b"), timer(after_ms=1e9)], [])
+    assert satisfied.keys() == {"b", "cooling-off"}
+    assert Record(satisfied["b"]).result == b"true"
+
+
+async def test_a_run_that_is_over_opens_nothing(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.claimed_by_another(held.keys)
+    before = await stage.check()
+    with pytest.raises(LeaseLost):
+        await stage.store.open(held, [approval()], [])
+    assert stage.answer is Answer.LEASE_LOST
+    with pytest.raises(LeaseLost):
+        await stage.store.park(held, [approval()], [], "")
+    assert stage.answer is Answer.LEASE_LOST
+    assert await stage.check() == before
+
+
+# ── park ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_parked_instance_has_no_entry_and_no_lease(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    assert await stage.store.park(held, [approval("b"), approval("c")], ["a"], "waiting") == {}
+    assert stage.answer is Answer.DONE
+    fields = await stage.fields(held.keys)
+    assert (fields["status"], fields["message"], fields["waiting"]) == ("suspended", "waiting", "b\nc")
+    assert fields["rested_by"] == held.lease
+
+
+async def test_a_point_that_is_completed_keeps_the_run_from_parking(stage: Stage) -> None:
+    """A signal between the last look and the park is not lost."""
+    held = await stage.run()
+    await stage.store.open(held, [approval("a"), approval("b")], [])
+    await stage.store.signal(held.keys, "a", "s1", YES)
+    satisfied = await stage.store.park(held, [approval("a"), approval("b"), approval("c")], [], "")
+    assert stage.answer is Answer.SATISFIED
+    assert satisfied.keys() == {"a"}
+    fields = await stage.fields(held.keys)
+    assert (fields["status"], fields["waiting"]) == ("running", "b\nc")
+    # a retry after another signal brings both
+    await stage.store.signal(held.keys, "c", "s2", YES)
+    assert (await stage.store.park(held, [approval("a"), approval("c")], [], "")).keys() == {"a", "c"}
+
+
+async def test_a_point_withdrawn_by_the_park_that_was_completed_keeps_its_record(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    await stage.store.signal(held.keys, "a", "s1", YES)
+    assert await stage.store.park(held, [approval("b")], ["a"], "") == {}
+    record = await stage.record(held.keys, "a")
+    assert record is not None
+    assert record.state is StepState.COMPLETED
+
+
+# ── signal ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_signal_queues_a_suspended_instance(stage: Stage) -> None:
+    held = await stage.parked(approval(after_ms=1e9), approval("other"))
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert stage.answer is Answer.DONE
+    scene = await stage.check()
+    assert scene.hashes[held.keys.instance]["status"] == "queued"
+    assert scene.hashes[held.keys.steps]["_by:approval"] == "signal s1"
+    record = await stage.record(held.keys, "approval")
+    assert record is not None
+    assert (record.kind, record.state, record.result) == (StepKind.SIGNAL, StepState.COMPLETED, b"true")
+    # the other point is open also while it is queued
+    await stage.store.signal(held.keys, "other", "s2", YES)
+    await stage.take(held.keys)
+
+
+async def test_a_signal_tells_the_worker_that_runs_the_instance(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a"), approval("b")], [])
+    async with stage.listening(held.keys.partition.control("w1")) as heard:
+        await stage.store.signal(held.keys, "a", "s1", YES)
+        await stage.store.signal(held.keys, "b", "s2", YES)
+        assert await heard.so_far() == [b"order/42"] * 2
+    assert (await stage.fields(held.keys))["news"] == "2"
+
+
+async def test_one_of_many_signals_wins(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    before = await stage.check()
+    with pytest.raises(SignalSuperseded, match="approval"):
+        await stage.store.signal(held.keys, "approval", "s2", Payload("bool", "boolean", b"false"))
+    assert stage.answer is Answer.SUPERSEDED
+    await stage.store.signal(held.keys, "approval", "s1", Payload("bool", "boolean", b"false"))
+    assert await stage.check() == before
+
+
+async def test_a_completed_point_answers_also_when_the_instance_has_ended(stage: Stage) -> None:
+    held = await stage.parked(approval(), approval("other"))
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.finish(await stage.take(held.keys), DONE, LONG_MS)
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    with pytest.raises(SignalSuperseded):
+        await stage.store.signal(held.keys, "approval", "s2", YES)
+    with pytest.raises(SignalRejected, match="completed"):
+        await stage.store.signal(held.keys, "other", "s3", YES)
+    assert stage.answer is Answer.TERMINAL
+
+
+async def test_a_signal_of_an_earlier_instance_of_this_id_is_a_new_one(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.delete(held.keys)
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert await stage.status(held.keys) is Status.QUEUED
+
+
+async def test_signals_that_nobody_waits_for_are_rejected(stage: Stage) -> None:
+    with pytest.raises(SignalRejected, match="no such instance"):
+        await stage.store.signal(stage.of(), "approval", "s1", YES)
+    assert stage.answer is Answer.UNKNOWN
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 1)
+    before = await stage.check()
+    with pytest.raises(SignalRejected, match="does not wait"):
+        await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert stage.answer is Answer.NOT_REACHED
+    with pytest.raises(SignalRejected, match="step"):
+        await stage.store.signal(held.keys, "charge", "s1", YES)
+    assert stage.answer is Answer.CONFLICT
+    assert await stage.check() == before
+
+
+@pytest.mark.parametrize(
+    ("declared", "types", "tag", "json_type", "fits"),
+    [
+        ("bool", ["boolean"], "bool", "boolean", True),
+        ("bool", ["boolean"], "", "boolean", True),
+        ("bool", ["boolean"], "int", "boolean", False),
+        ("bool", ["boolean"], "", "string", False),
+        ("", ["boolean", "object"], "Order", "object", True),
+        ("", ["boolean", "object"], "Order", "array", False),
+        ("int | None", ["integer", "null"], "int | None", "string", True),
+        ("int | None", ["integer", "null"], "int ", "integer", False),
+        ("int | None", ["integer", "null"], "", "null", True),
+        ("Literal['a|b, c']", ["string"], "Literal['a|b, c']", "string", True),
+        ("float", ["integer", "number"], "", "integer", True),
+        ("float", ["number"], "", "num", False),
+        ("two\nlines %d|%s", ["string"], "two\nlines %d|%s", "string", True),
+    ],
+)
+async def test_a_payload_must_be_of_the_declared_type(
+    stage: Stage, declared: str, types: list[str], tag: str, json_type: str, fits: bool
+) -> None:
+    held = await stage.parked(Point("p", StepKind.SIGNAL, declared, types))
+    before = await stage.check()
+    if fits:
+        await stage.store.signal(held.keys, "p", "s1", Payload(tag, json_type, b"1"))
+        return
+    with pytest.raises(TypeMismatch, match="type mismatch") as raised:
+        await stage.store.signal(held.keys, "p", "s1", Payload(tag, json_type, b"1"))
+    assert stage.answer is Answer.MISMATCH
+    assert (raised.value.expected, raised.value.found) == (declared, tag or json_type)
+    assert await stage.check() == before, "and the point stays open"
+
+
+async def test_a_timer_can_be_completed_by_hand(stage: Stage) -> None:
+    held = await stage.parked(timer(after_ms=1e9))
+    await stage.store.signal(held.keys, "cooling-off", "s1", Payload("", "null", b"null"))
+    record = await stage.record(held.keys, "cooling-off")
+    assert record is not None
+    assert (record.kind, record.result) == (StepKind.TIMER, b"null")
+    assert await stage.status(held.keys) is Status.QUEUED
+
+
+# ── fire_timer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_timer_that_is_due_queues_a_suspended_instance(stage: Stage) -> None:
+    held = await stage.parked(timer(after_ms=1e9), approval())
+    assert await stage.store.fire_timer(held.keys, "cooling-off") is Answer.NOT_REACHED
+    assert await stage.status(held.keys) is Status.SUSPENDED
+    await stage.make_due(held.keys, "cooling-off")
+    assert await stage.store.fire_timer(held.keys, "cooling-off") is Answer.DONE
+    scene = await stage.check()
+    assert scene.hashes[held.keys.instance]["status"] == "queued"
+    assert scene.hashes[held.keys.steps]["_by:cooling-off"] == "timer"
+    assert await stage.store.fire_timer(held.keys, "cooling-off") is Answer.NOT_REACHED
+
+
+async def test_a_timer_that_is_due_tells_the_worker_that_runs_the_instance(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [timer(after_ms=1e9)], [])
+    await stage.make_due(held.keys, "cooling-off")
+    async with stage.listening(held.keys.partition.control("w1")) as heard:
+        await stage.store.fire_timer(held.keys, "cooling-off")
+        assert await heard.so_far() == [b"order/42"]
+
+
+async def test_a_signal_loses_to_the_timer_whatever_its_id(stage: Stage) -> None:
+    held = await stage.parked(timer(after_ms=1e9))
+    await stage.make_due(held.keys, "cooling-off")
+    await stage.store.fire_timer(held.keys, "cooling-off")
+    for signal_id in ("s1", "timer", "signal timer", "signal s1", ""):
+        with pytest.raises(SignalSuperseded):
+            await stage.store.signal(held.keys, "cooling-off", signal_id, Payload("", "null", b"null"))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_timer_that_nobody_waits_for_is_removed(stage: Stage, exists: bool) -> None:
+    keys = stage.of()
+    if exists:
+        await stage.run()
+    await stage.command("ZADD", keys.timers, 1000, f"{keys.name}/cooling-off")
+    assert await stage.store.fire_timer(keys, "cooling-off") is Answer.UNKNOWN
+    assert await stage.store.fire_timer(keys, "cooling-off") is Answer.NOT_REACHED
+
+
+async def test_a_deadline_is_never_early(stage: Stage) -> None:
+    """A millisecond counts as come when it has begun, and a deadline within one as the next."""
+    held = await stage.run()
+    seconds, microseconds = await stage.command("TIME")
+    now_ms = int(seconds) * 1000 + int(microseconds) / 1000
+    await stage.store.open(held, [timer("a", at_ms=now_ms + 1e6 + 0.25), timer("b", after_ms=0.001)], [])
+    scene = await stage.check()
+    facts = json.loads(scene.hashes[held.keys.steps]["a"])
+    assert facts["due_ms"] - 1 < now_ms + 1e6 + 0.25 <= facts["due_ms"]
+    assert json.loads(scene.hashes[held.keys.steps]["b"])["due_ms"] == 1 + _started(scene, held.keys.steps, "b")
+
+
+def _started(scene: Any, steps: str, key: str) -> int:
+    started_ms: int = json.loads(scene.hashes[steps][key])["started_ms"]
+    return started_ms
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "key"),
+    [("42", "cooling-off"), ("a b:c", "x:y z"), ("parent~life~key~0", "k"), ("ü{0}", "\N{SNOWMAN}'\"\\"), ("%s", "%d")],
+)
+async def test_python_splits_what_lua_joins(stage: Stage, instance_id: str, key: str) -> None:
+    await stage.parked(timer(key, after_ms=1e9), instance_id=instance_id)
+    ((member, _),) = (await stage.check()).zsets[stage.of(instance_id).timers].items()
+    assert split_timer_member(member) == ("order", instance_id, key)
+    await stage.make_due(stage.of(instance_id), key)
+    assert await stage.store.fire_timer(stage.of(instance_id), key) is Answer.DONE
+
+
+# ── waking the leader ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_leader_is_woken_when_a_timer_is_due_before_all_others(stage: Stage) -> None:
+    wake = stage.keys.partitions[0].wake
+    first, second = await stage.run("1"), await stage.run("2")
+    async with stage.listening(wake) as heard:
+
+        async def wakes() -> int:
+            nonlocal seen
+            before, seen = seen, len(await heard.so_far())
+            return seen - before
+
+        seen = 0
+        await stage.store.open(first, [approval()], [])
+        assert await wakes() == 0
+        await stage.store.open(first, [timer("a", after_ms=5e8)], [])
+        assert await wakes() == 1, "the first"
+        await stage.store.open(first, [timer("b", after_ms=6e8)], [])
+        assert await wakes() == 0, "a later one"
+        await stage.store.open(first, [timer("a", after_ms=1e8)], [])
+        assert await wakes() == 0, "one that keeps its deadline"
+        await stage.store.open(first, [timer("past", after_ms=-1)], [])
+        assert await wakes() == 0, "one that is completed at once"
+        await stage.store.open(second, [timer("c", after_ms=4e8), timer("d", after_ms=3e8)], [])
+        assert await wakes() == 2, "earlier ones, of another instance"
+        await stage.store.park(first, [timer("e", after_ms=2e8), timer("f", after_ms=9e8)], [], "")
+        assert await wakes() == 1, "the same while parking"
+        await stage.store.open(second, [], ["c", "d"])
+        await stage.store.signal(first.keys, "e", "s1", Payload("", "null", b"null"))
+        assert await wakes() == 0, "timers that go need no leader"
+        await stage.store.park(second, [timer("c", after_ms=7e8)], [], "")
+        assert await wakes() == 0
+
+
+async def test_the_leader_learns_the_earliest_deadline(stage: Stage) -> None:
+    (partition,) = stage.keys.partitions
+    led = await stage.store.lead(partition, "me", 60_000)
+    assert led is not None
+    assert led[1] is None
+    held = await stage.parked(timer("a", at_ms=253_402_300_799_999), timer("b", after_ms=1e9))
+    led = await stage.store.lead(partition, "me", 60_000)
+    assert led is not None
+    assert led[1] == (await stage.check()).zsets[held.keys.timers]["order/42/b"]
+    await stage.store.signal(held.keys, "b", "s1", Payload("", "null", b"null"))
+    led = await stage.store.lead(partition, "me", 60_000)
+    assert led is not None
+    assert led[1] == 253_402_300_799_999
+
+

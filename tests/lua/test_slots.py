@@ -1,0 +1,157 @@
+"""Every script touches one cluster slot, and no key that it was not given: seen by MONITOR, in a life with everything in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from memable import lua
+from memable.endpoint import Wire
+from memable.keys import Keys
+from memable.state import Status
+from memable.store import enter, new_token
+from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, timer
+
+_LINE = re.compile(rb"[0-9.]+ \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
+_WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_KEYLESS = {"TIME"}
+
+
+@dataclass
+class Seen:
+    """One call of a script, as the server carried it out."""
+
+    keys: list[str]
+    inside: list[list[str]] = field(default_factory=list)
+    """The commands of the script."""
+
+
+@asynccontextmanager
+async def monitoring(stage: Stage) -> AsyncIterator[list[Seen]]:
+    """All calls of scripts of this namespace, once the block is left."""
+    wire = await Wire.open(stage.endpoint)
+    calls: list[Seen] = []
+    seen: list[Seen] = []
+    try:
+        assert await wire.exchange("MONITOR") == b"OK"
+        yield seen
+        end = new_token()
+        await stage.command("ECHO", end)
+        lines: list[bytes] = []
+        while not any(end.encode() in line for line in lines):
+            lines.extend(await wire.replies())
+        for line in lines:
+            _note(calls, line)
+        seen.extend(call for call in calls if any(key.startswith(stage.keys.namespace) for key in call.keys))
+    finally:
+        await wire.close()
+
+
+def _note(calls: list[Seen], line: bytes) -> None:
+    found = _LINE.fullmatch(line)
+    assert found is not None, line
+    words = [word.decode("latin-1") for word in _WORD.findall(found[2])]
+    if words[0].upper() in ("EVAL", "EVALSHA"):
+        calls.append(Seen(words[3 : 3 + int(words[2])]))
+    elif found[1] == b"lua":
+        calls[-1].inside.append(words)
+
+
+def touched(words: list[str]) -> list[str]:
+    """The keys, or the channel, of a command in a script."""
+    name = words[0].upper()
+    if name in _KEYLESS:
+        return []
+    if name in ("DEL", "EXISTS", "PERSIST"):
+        return words[1:]
+    return [words[2] if name == "XGROUP" else words[1]]
+
+
+async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
+    """Calls every operation of the store for one instance."""
+    store, keys = stage.store, await stage.invoke(instance_id)
+    held = await stage.take(keys)
+    await store.record(held, "charge", STEP, 1)
+    await store.set_status(held, "charging")
+    await store.open(held, [approval(), timer("past", after_ms=-1), timer("a", after_ms=1e9)], [])
+    await store.record(held, "refund", STEP, 1, ["a"])
+    await stage.renew("w1", held)
+    await store.signal(keys, "approval", "s1", YES)
+    await store.park(held, [approval(), timer("b", after_ms=1e9)], [], "")
+    await store.release(held)
+    held = await stage.take(keys)
+    await store.open(held, [approval("c")], ["b"])
+    await store.park(held, [timer("d", after_ms=1e9), approval("e")], ["c"], "")
+    await stage.make_due(keys, "d")
+    await store.fire_timer(keys, "d")
+    held = await stage.take(keys)
+    await stage.recover(held)
+    held = await stage.take(keys)
+    await stage.recover(held, max_recoveries=1)
+    await stage.recover(held, max_recoveries=1)
+    await store.resume(keys, new_token())
+    held = await stage.take(keys)
+    await store.open(held, [approval("f"), timer("g", after_ms=1e9)], [])
+    await store.finish(held, BROKEN, LONG_MS)
+    await store.resume(keys, new_token())
+    await store.finish(await stage.take(keys), DONE, -1000)
+    await stage.invoke(instance_id)
+    await store.finish(await stage.take(keys), DONE, -1000)
+    await store.forget(keys)
+    await store.lead(keys.partition, "me", 60_000)
+    await store.resign(keys.partition, "me")
+    await store.drop_consumer(keys.stream, "w1")
+    await store.newest([keys.index(status) for status in Status], None, 10)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+async def test_one_slot_a_call_and_no_key_unnamed(stage: Stage, partitions: int) -> None:
+    stage.keys = stage.store.keys = await enter(stage.wiretap, stage.keys.namespace, partitions)
+    ids = ["42", "43", "44", "45", "46", "a b:c", "parent~life~key~0"]
+    assert {stage.of(each).partition for each in ids} == set(stage.keys.partitions)
+    # so that `take` finds one delivery at a time
+    for partition in stage.keys.partitions:
+        await stage.make_group(partition.stream(WORKFLOW))
+    async with monitoring(stage) as seen:
+        for each in ids:
+            await a_life_with_everything(stage, each)
+            await stage.check()
+    called = {call.script.name for call in stage.wiretap.calls}
+    assert called | {"beat"} == set(lua.names()), "a script is missing in this life"
+    assert len(seen) == len([call for call in stage.wiretap.calls if call.script.name != "enter"])
+    for call in seen:
+        (own,) = {slot(key) for key in call.keys}
+        assert call.inside
+        for words in call.inside:
+            names = touched(words)
+            assert {slot(name) for name in names} <= {own}, words
+            assert set(names) <= set(call.keys) or words[0].upper() == "PUBLISH", words
+
+
+def slot(name: str) -> str:
+    """What Redis Cluster hashes: the part between the first braces."""
+    found = re.search(r"\{([^}]+)\}", name)
+    assert found is not None, f"{name} has no braces"
+    return found[1]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4, 64])
+def test_a_family_and_all_its_keys_live_in_one_partition(partitions: int) -> None:
+    keys = Keys("ns", partitions=partitions)
+    for root in ("42", "a b", "ü", "x:y{9}"):
+        family = [keys.of("order", root), keys.of("parcel", f"{root}~life~ship~0"), keys.of("x", f"{root}~a~b~1~c~d~2")]
+        assert len({each.partition for each in family}) == 1
+        for each in family:
+            names = [each.instance, each.steps, each.stream, each.timers, each.expiry, each.events]
+            names += [each.index(status) for status in Status]
+            assert {slot(name) for name in names} == {slot(each.partition.prefix)}
+
+
+def test_partitions_share_the_work() -> None:
+    keys = Keys("ns", partitions=4)
+    used = [keys.of("order", str(number)).partition for number in range(400)]
+    assert all(used.count(each) > 50 for each in keys.partitions)
