@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class DurableCall(Coroutine[Any, Any, T_co]):
-    """A durable call: a coroutine object that knows its key. Await it, or hand it to `gather`, `create_task`, a `TaskGroup`."""
+    """A durable call: a coroutine object that knows its key; to await, or to hand to `gather` and the like."""
 
     __slots__ = ("_coroutine", "key")
 
@@ -65,10 +65,11 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """The same string in every attempt and every run of this step in this life of the instance.
 
-        Hand it to payment APIs and the like: a step is called at least once, and this is what makes its effect happen once.
+        Hand it to payment APIs and the like: a step is called at least once, and this is what makes its effect happen
+        once.
         """
-        parts = "/".join((self.workflow_name, self.instance_id, self.life, self.key))
-        return hashlib.sha256(parts.encode()).hexdigest()[:40]
+        name = f"{self.workflow_name}/{self.instance_id}/{self.life}/{self.key}"
+        return hashlib.sha256(name.encode()).hexdigest()[:40]
 
 
 _current_step: ContextVar[CurrentStep | None] = ContextVar("memable_current_step", default=None)
@@ -134,8 +135,8 @@ class DurableRun(Protocol):
 class Context:
     """An instance's side of memable: durable calls, and what is known of the instance.
 
-    A durable call whose key has a record hands the record back; otherwise it happens now, and is recorded. If the process
-    dies, another worker runs the function again from the top, and finds the records.
+    A durable call whose key has a record hands the record back; otherwise it happens now, and is recorded. If the
+    process dies, another worker runs the function again from the top, and finds the records.
     """
 
     __slots__ = ("_run",)
@@ -218,17 +219,17 @@ class Context:
         """Call `fn(*args)` once, record its result, and hand that back now and in every replay.
 
         First run: `fn` (async, sync in a thread of memable's own, or returning an awaitable) is called, its result is
-        recorded, and what comes back has been through the codec once. Replay: the record comes back, `fn` is not called. If
-        the process dies before the record is written, `fn` is called again by another worker: make its effect idempotent
-        with `current_step().idempotency_key`.
+        recorded, and what comes back has been through the codec once. Replay: the record comes back, `fn` is not
+        called. If the process dies before the record is written, `fn` is called again by another worker: make its
+        effect idempotent with `current_step().idempotency_key`.
 
-        `timeout`: seconds or `timedelta`, per attempt. `retry`: a policy, `None` for none, by default the workflow's, then
-        the app's. `returns`: the type of the result, by default `fn`'s return annotation; without one the result must be
-        plain JSON.
+        `timeout`: seconds or `timedelta`, per attempt. `retry`: a policy, `None` for none, by default the workflow's,
+        then the app's. `returns`: the type of the result, by default `fn`'s return annotation; without one the result
+        must be plain JSON.
 
         Raises `StepFailed`, `RetriesExhausted` or `StepTimeout` after the last attempt, `SerializationError`,
-        `TypeMismatch` or `PayloadTooLarge` for a result that cannot be stored, each recorded and replayed; `DuplicateStep`
-        and `StepConflict` for a key used twice, or used for another kind of call; `InvalidKey`.
+        `TypeMismatch` or `PayloadTooLarge` for a result that cannot be stored, each recorded and replayed;
+        `DuplicateStep` and `StepConflict` for a key used twice, or used for another kind of call; `InvalidKey`.
         """
         check_key("step", key)
         if not callable(fn):
@@ -247,10 +248,10 @@ class Context:
     def suspend(self, point: SuspendPoint[Any] | str, *, status: str | None = None) -> DurableCall[Any]:
         """Wait for a signal, and hand its payload back now and in every replay.
 
-        `point` is a `SuspendPoint`, or a bare key for a plain JSON payload. While it waits no task is held in memory: the
-        instance shows as `suspended: STATUS` (default: the key), and any worker goes on with it when the signal comes. If
-        the process dies, nothing is lost. No `except Exception` around it is ever entered because of the wait; `finally`
-        blocks run, without durable calls. `DuplicateStep`, `StepConflict`, `InvalidKey`.
+        `point` is a `SuspendPoint`, or a bare key for a plain JSON payload. While it waits no task is held in memory:
+        the instance shows as `suspended: STATUS` (default: the key), and any worker goes on with it when the signal
+        comes. If the process dies, nothing is lost. No `except Exception` around it is ever entered because of the
+        wait; `finally` blocks run, without durable calls. `DuplicateStep`, `StepConflict`, `InvalidKey`.
         """
         key, type = (point, Any) if isinstance(point, str) else (point.key, point.type)
         check_key("suspend point", key)
@@ -259,15 +260,18 @@ class Context:
     def timer(self, key: str, duration: Duration) -> DurableCall[None]:
         """Wait for `duration` (seconds or `timedelta`), durably; negative or zero is over at once.
 
-        First run: the deadline is fixed, by Redis's clock. Replay: the first deadline stands, and once it is past the call
-        returns at once. If all processes die, the timer fires when a worker is back. It may be completed early by
+        First run: the deadline is fixed, by Redis's clock. Replay: the first deadline stands, and once it is past the
+        call returns at once. If all processes die, the timer fires when a worker is back. It may be completed early by
         `signal(…, key)`. `ValueError` for NaN and infinities; `DuplicateStep`, `StepConflict`, `InvalidKey`.
         """
         check_key("timer", key)
         return DurableCall(key, self._run.timer(key, to_seconds(duration, f"the duration of timer {key!r}"), None))
 
     def sleep_until(self, key: str, when: datetime) -> DurableCall[None]:
-        """Wait until `when`, an aware datetime, durably; the past is over at once. `ValueError` for a naive one. Else as `timer`."""
+        """Wait until `when`, an aware datetime, durably; the past is over at once.
+
+        `ValueError` for a naive one; else as `timer`.
+        """
         check_key("timer", key)
         if when.utcoffset() is None:
             raise ValueError(f"timer {key!r} needs an aware datetime, such as datetime.now(UTC), not {when!r}")

@@ -42,8 +42,8 @@ class Engine(Client):
     >>> asyncio.run(main())
     'hello world'
 
-    Before `start()`, after `stop()` and after `wait_all()`, what makes new work raises `NotStarted`; registering a workflow
-    after the start is a `RuntimeError`. `StorageError` at the start if no server can be had.
+    Before `start()`, after `stop()` and after `wait_all()`, what makes new work raises `NotStarted`; registering a
+    workflow after the start is a `RuntimeError`. `StorageError` at the start if no server can be had.
     """
 
     app: App
@@ -84,7 +84,8 @@ class Engine(Client):
             exits.push_async_callback(self.aclose)
             self._runtime = Runtime(self.app, settings)
             await self._runtime.start()
-            # a private server takes its instances with it: there is nobody to hand them back to, and nothing to wait for
+            # a private server takes its instances with it: there is nobody to hand them back to, and nothing to wait
+            # for
             grace_s = 0.0 if self._is_private else settings.shutdown_grace
             exits.push_async_callback(self._runtime.stop, grace_s=grace_s)
             self._exits = exits.pop_all()
@@ -104,8 +105,10 @@ class Engine(Client):
         """Refuse new work, and return when nothing is queued or running; what is suspended stays suspended."""
         online = self._online()
         self._is_draining = True
-        while await self._unfinished(online):
-            await asyncio.sleep(_LOOK_EVERY_S)
+        while True:
+            if not await self._unfinished(online):
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)  # other workers may run them too: nobody can tell us
 
     async def _unfinished(self, online: Online) -> int:
         indexes = [

@@ -1,7 +1,7 @@
 """The records of an instance: how one is written, read back, and handed to the author again.
 
-A record is a JSON object whose last member is its result or its error, so that both can be cut out without parsing what an
-author stored. A script adds the times between `head` and `tail`:
+A record is a JSON object whose last member is its result or its error, so that both can be cut out without parsing
+what an author stored. A script adds the times between `head` and `tail`:
 
     {"state":"completed","kind":"step","type":"Receipt","attempts":1,"started_ms":…,"completed_ms":…,"result":{…}}
     {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"completed_ms":…,"error":{…}}

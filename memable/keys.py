@@ -1,30 +1,30 @@
 """Every name in Redis: keys, channels, members. Nothing else in memable spells one.
 
-`ns` is the namespace, `p` the partition, `WF` a workflow's name, `ID` an instance's id. The braces make Redis Cluster keep
-all keys of a partition in one slot, so that each script touches one slot.
+`ns` is the namespace, `p` the partition, `WF` a workflow's name, `ID` an instance's id. The braces make Redis Cluster
+keep all keys of a partition in one slot, so that each script touches one slot.
 
-| name                          | type    | content                                                    | lifetime                      |
-|-------------------------------|---------|------------------------------------------------------------|-------------------------------|
-| `ns:{p}:instance:WF/ID`       | hash    | one instance (fields below)                                | retention, from its end       |
-| `ns:{p}:steps:WF/ID`          | hash    | step key -> JSON record; `_…` what scripts must read       | retention, from its end       |
-| `ns:{p}:stream:WF`            | stream  | one entry (`i`: ID) per instance that is ready or running  | permanent; empty when idle    |
-| `ns:{p}:timers`               | zset    | `WF/ID/KEY` by deadline in ms                              | goes with its last member     |
-| `ns:{p}:index:WF/STATUS`      | zset    | ID by creation time in µs, for listing                     | trimmed by the leader         |
-| `ns:{p}:expiry`               | zset    | `WF/ID` by the time in ms at which retention ends          | trimmed by the leader         |
-| `ns:{p}:leader`               | string  | the leader's token                                         | one lease                     |
-| `ns:{p}:events:WF/ID`         | channel | each state change, as JSON with its version                | –                             |
-| `ns:{p}:control:WORKER`       | channel | to the worker that holds an instance: `WF/ID` has news     | –                             |
-| `ns:{p}:wake`                 | channel | to the leader: a timer is due earlier than all before      | –                             |
-| `ns:workflows`                | hash    | announced workflows: name -> JSON with schemas             | permanent                     |
-| `ns:workers`                  | zset    | live workers by the time in ms of their last sign          | trimmed by the workers        |
-| `ns:meta`                     | hash    | `layout` version and number of `partitions`                | permanent                     |
+| name                     | type    | content                                               | lifetime               |
+|--------------------------|---------|-------------------------------------------------------|------------------------|
+| `ns:{p}:instance:WF/ID`  | hash    | one instance (fields below)                           | retention, from end    |
+| `ns:{p}:steps:WF/ID`     | hash    | step key -> JSON record; `_…` what scripts must read  | retention, from end    |
+| `ns:{p}:stream:WF`       | stream  | an entry (`i`: ID) per instance ready or running      | for ever; empty idle   |
+| `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms                         | while it has a member  |
+| `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
+| `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
+| `ns:{p}:leader`          | string  | the leader's token                                    | one lease              |
+| `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
+| `ns:{p}:control:WORKER`  | channel | to the worker that holds an instance: it has news     | –                      |
+| `ns:{p}:wake`            | channel | to the leader: a timer is due earlier than all before | –                      |
+| `ns:workflows`           | hash    | announced workflows: name -> JSON with schemas        | for ever               |
+| `ns:workers`             | zset    | live workers by the time in ms of their last sign     | trimmed by the workers |
+| `ns:meta`                | hash    | `layout` version and number of `partitions`           | for ever               |
 
-Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random, made by
-invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `progress` (what `set_status` said last), `waiting` (keys
-of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and its channel),
-`rested_by` (the lease of the run that ended last), `resumed_by` (the token of the last resume), `news` (signals and timers
-that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs
-lost in a row), `created_us`, `started_ms`, `completed_ms`.
+Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
+made by invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `progress` (what `set_status` said last),
+`waiting` (keys of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and
+its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the token of the last resume), `news`
+(signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt` (runs
+started), `recoveries` (runs lost in a row), `created_us`, `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
 `_by:KEY` (what completed it: `timer`, or `signal` and its id).

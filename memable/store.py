@@ -40,7 +40,7 @@ class LeaseLost(Exception):
 
 
 def new_token() -> str:
-    """A token that never comes again: a lease, a life, the mark of one call. Never a counter, which Redis could roll back."""
+    """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back."""
     return secrets.token_urlsafe(12)
 
 
@@ -225,7 +225,7 @@ class Store:
             raise _refuse(answer, keys)
 
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
-        """Of each index of one partition, all at one moment: the first ids not newer than `newest_us`, and their times."""
+        """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
         # the number of keys is the caller's, not the script's
         script = Script(_PAGE.name, _PAGE.source, _PAGE.sha, len(indexes))
         bound = "+inf" if newest_us is None else newest_us
@@ -305,7 +305,7 @@ class Store:
     async def park(
         self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str
     ) -> dict[str, bytes]:
-        """Come to rest at `points`: nothing; or the records of those that are completed already, and no rest. `LeaseLost`."""
+        """Come to rest at `points`: nothing; or no rest, and the records of those that are completed. `LeaseLost`."""
         keys = held.keys
         answer, *satisfied = await self.connection.call(
             _PARK,

@@ -24,7 +24,7 @@ Lifespan = Callable[["App"], AbstractAsyncContextManager[Mapping[str, Any] | Non
 
 
 class SuspendPoint(Generic[T]):
-    """A place where an instance waits for a signal: key and payload type, shared by those who wait and those who signal.
+    """A place where an instance waits for a signal: key and payload type, shared by both sides.
 
     >>> APPROVAL = SuspendPoint("approval:v1", bool)
     >>> APPROVAL
@@ -52,7 +52,7 @@ class SuspendPoint(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Workflow(Generic[I, O]):
-    """A registered definition; `client.invoke(workflow, …)` knows its types. Made by `App.workflow` and `App.register`."""
+    """A registered definition; `client.invoke(workflow, …)` knows its types. Made by an `App`."""
 
     app: App
     name: str
@@ -86,9 +86,9 @@ class _Decorator(Protocol):
 class App:
     """A registry of workflows and their defaults; there is no global one.
 
-    `default_retry` is the policy of steps that name none (default: no retries), `retention` how long a terminal instance is
-    kept. `lifespan(app)` is an async context manager, entered once per worker process; the mapping that it yields is
-    `ctx.resources` in every run.
+    `default_retry` is the policy of steps that name none (default: no retries), `retention` how long a terminal
+    instance is kept. `lifespan(app)` is an async context manager, entered once per worker process; the mapping that it
+    yields is `ctx.resources` in every run.
 
     >>> app = App(default_retry=RetryPolicy.fixed(2, delay=1))
     >>> @app.workflow("greet")
@@ -156,8 +156,8 @@ class App:
     ) -> Workflow[Any, Any]:
         """Register `async def fn(ctx)` or `async def fn(ctx, input)` under `name`.
 
-        `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken, `TypeError` for a function of another
-        form, `RuntimeError` once an engine or worker has started with this app.
+        `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken, `TypeError` for a function of
+        another form, `RuntimeError` once an engine or worker has started with this app.
         """
         check_name("workflow", name)
         if name in self._workflows:
@@ -185,7 +185,7 @@ class App:
         return iter(list(self._workflows.values()))
 
     def freeze(self, runner: object, who: str) -> None:
-        """Refuse further registrations, until `thaw` of the same runner: it has announced the workflows that are there."""
+        """Refuse further registrations until `thaw` of the same runner: it has announced the workflows."""
         self._running[runner] = who
 
     def thaw(self, runner: object) -> None:
@@ -194,8 +194,8 @@ class App:
 
 
 def _checked_retention(retention: timedelta) -> timedelta:
-    if not isinstance(retention, timedelta) or retention <= timedelta(0):
-        raise ValueError(f"retention must be a positive timedelta, not {retention!r}")
+    if retention <= timedelta(0):
+        raise ValueError(f"retention must be positive, not {retention!r}")
     return retention
 
 

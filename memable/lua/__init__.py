@@ -1,6 +1,7 @@
 """Loads the Lua scripts. Each is one state transition; listing this folder lists the state machine.
 
-A script's header is read, not only by people: its names become the locals that the script works with, so that it cannot drift.
+A script's header is read, not only by people: its names become the locals that the script works with, so that it
+cannot drift.
 
 ```lua
 -- record: write a step's record once, if this run still holds the instance.
@@ -122,12 +123,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(\.\.\.)?")
 
 @cache
 def _text(path: str) -> str:
-    return files(__package__).joinpath(path).read_text("utf-8")
+    return files("memable.lua").joinpath(path).read_text("utf-8")
 
 
 @cache
 def load(name: str) -> Script:
-    """The script `name`, with its snippets and its header's locals in front; `ValueError` if the header is not in order."""
+    """The script `name`, its snippets and its header's locals in front; `ValueError` for a header not in order."""
     return assemble(name, _text(f"{name}.lua"))
 
 
@@ -164,11 +165,11 @@ def assemble(name: str, body: str) -> Script:
         returns=returns,
         retry=retry,
         source=source,
-        sha=sha1(source.encode()).hexdigest(),
+        sha=sha1(source.encode(), usedforsecurity=False).hexdigest(),
         bind=_binder(name, (*keys, *arguments)),
     )
 
 
 def names() -> list[str]:
     """The names of all scripts."""
-    return sorted(each.name[:-4] for each in files(__package__).iterdir() if each.name.endswith(".lua"))
+    return sorted(each.name[:-4] for each in files("memable.lua").iterdir() if each.name.endswith(".lua"))

@@ -1,4 +1,4 @@
-"""The leader of a partition: fires timers by their deadline, recovers instances of workers that died, trims the listing.
+"""The leader of a partition: fires timers by their deadline, recovers what dead workers held, trims the listing.
 
 Leadership saves work; it protects nothing. Every script that a leader calls is safe to be called by two at once.
 """

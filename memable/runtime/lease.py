@@ -50,7 +50,7 @@ class HeldRun(Protocol):
 class _Lease:
     run: HeldRun
     confirmed_s: float
-    """When the last call was sent that Redis has acknowledged: until a lease after that, nobody else can have taken it."""
+    """When the last call was sent that Redis has acknowledged: for a lease from then, nobody else can have it."""
 
 
 class LeaseKeeper:
@@ -88,7 +88,7 @@ class LeaseKeeper:
         self._leases.pop(held.lease, None)
 
     def confirm(self, held: Held) -> Awaitable[None] | None:
-        """Nothing, while no other worker can have taken the instance; else a question to Redis, which raises `LeaseLost`.
+        """Nothing, while no other worker can have the instance; else a question to Redis, which raises `LeaseLost`.
 
         Asked before each attempt of a step. When a renewal was *sent* counts, not when its reply was read: a reply that
         waited in the socket while this process was stopped proves nothing.

@@ -1,9 +1,9 @@
 """One run: an instance carried from its claim to its rest, and how it parks.
 
-`step` and `suspend` never raise in order to wait. The run counts the durable calls that are in flight and the points that are
-waited for. When nothing is in flight, something is waited for, and no task of the run shows a sign of life, one script parks
-the run, and all its tasks are cancelled. That is what makes `gather`, `TaskGroup` and first-of-many work, and what no
-`except Exception` can break.
+`step` and `suspend` never raise in order to wait. The run counts the durable calls that are in flight and the points
+that are waited for. When nothing is in flight, something is waited for, and no task of the run shows a sign of life,
+one script parks the run, and all its tasks are cancelled. That is what makes `gather`, `TaskGroup` and first-of-many
+work, and what no `except Exception` can break.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger("memable.run")
 _author_log = logging.getLogger("memable.workflow")
 
 QUIET_TURNS = 5
-"""Turns of the loop without a sign of life after which the tasks are looked at: enough for a wait_for or a TaskGroup to wake."""
+"""Turns without a sign of life after which the tasks are looked at: enough for a wait_for or a TaskGroup to wake."""
 
 _LIVELY_TURNS = 10_000
 """Turns after which a run that never gets quiet is taken to spin: far more than any nesting of gathers needs."""
@@ -257,14 +257,14 @@ class Run:
         step = step_in_progress()
         if step is not None:
             raise StepConflict(
-                f"{what} {key!r} of {self.name} was called inside step {step.key!r}: durable calls belong in the workflow "
-                f"function, or what it calls, not in a step",
+                f"{what} {key!r} of {self.name} was called inside step {step.key!r}: durable calls belong in the "
+                f"workflow function, or what it calls, not in a step",
                 key,
             )
         if self.over is None:
             raise StepConflict(
-                f"{what} {key!r} of {self.name} was called outside of its run: only the workflow function and the tasks "
-                f"that it starts can make durable calls",
+                f"{what} {key!r} of {self.name} was called outside of its run: only the workflow function and the "
+                f"tasks that it starts can make durable calls",
                 key,
             )
 
@@ -273,8 +273,8 @@ class Run:
         if record.kind is not kind or (record.is_open and kind is StepKind.STEP):
             there = "a step, not" if record.kind is StepKind.STEP else f"by kind {record.kind.value},"
             raise StepConflict(
-                f"{what} {key!r} of {self.name}: this key was recorded as {there} a suspended entry; a key keeps its kind "
-                f"for the life of an instance: choose a new key, such as one with another version",
+                f"{what} {key!r} of {self.name}: this key was recorded as {there} a suspended entry; a key keeps its "
+                f"kind for the life of an instance: choose a new key, such as one with another version",
                 key,
             )
         failure = record.failure()
@@ -290,8 +290,8 @@ class Run:
         try:
             return await recording
         except asyncio.CancelledError:
-            # the call is on its way and cannot be taken back; asking again (record is idempotent) tells what is recorded,
-            # and until then neither parking nor another call of this key may go ahead
+            # the call is on its way and cannot be taken back; asking again (record is idempotent) tells what is
+            # recorded, and until then neither parking nor another call of this key may go ahead
             if self.over is None:
                 self._takes_off()
                 self._recordings[key] = self._do_outside(self._learn_recorded(key, end, withdrawn))
@@ -366,7 +366,7 @@ class Run:
         return asyncio.get_running_loop().create_future()
 
     def _do_outside(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task that is not the run's: it must not keep the run alive, nor die with it; but its failure ends the run."""
+        """A task that is not the run's: it must not keep the run alive, nor die with it; its failure ends the run."""
         return self._outside.copy().run(asyncio.ensure_future, self._guarded(coroutine))
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -21,8 +21,8 @@ from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Partition
 from memable.pubsub import Subscription, Subscriptions
-from memable.runtime.lease import LeaseKeeper
 from memable.runtime.leader import Leader
+from memable.runtime.lease import LeaseKeeper
 from memable.runtime.run import End, Run, Workshop
 from memable.runtime.steps import StepCaller
 from memable.runtime.tasks import Activity, install_task_factory
@@ -89,7 +89,7 @@ class Runtime:
         return len(self._carrying)
 
     async def start(self) -> None:
-        """Connect, announce the workflows, and begin to take work. `StorageError` if Redis cannot be reached or used."""
+        """Connect, announce the workflows, begin to take work. `StorageError` if Redis cannot be reached or used."""
         install_task_factory(asyncio.get_running_loop())
         async with AsyncExitStack() as exits:
             exits.push_async_callback(self._connection.close)
@@ -161,7 +161,7 @@ class Runtime:
 
     async def _end_loops(self) -> None:
         """The read that blocks is ended by Redis, never cancelled: it may have been given entries."""
-        takes, beats = self._loops if self._loops else (None, None)
+        takes, beats = self._loops or (None, None)
         if beats is not None:
             beats.cancel()
         while takes is not None and not takes.done():

@@ -1,8 +1,8 @@
 """The tasks of a run: which are alive, what each waits for, and every sign of life.
 
-A run parks when none of its tasks can go on by itself (run.py). Counting turns of the loop cannot tell: with `gather`s nested
-d deep, 2 d + 1 turns pass between the end of the innermost task and the next durable call. So a task factory, chained to
-whatever was there, wraps each coroutine that is started from a run's context.
+A run parks when none of its tasks can go on by itself (run.py). Counting turns of the loop cannot tell: with `gather`s
+nested d deep, 2 d + 1 turns pass between the end of the innermost task and the next durable call. So a task factory,
+chained to whatever was there, wraps each coroutine that is started from a run's context.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Watched(Coroutine[Any, Any, Any]):
     def send(self, value: Any) -> Any:
         return self._resume(self.coroutine.send, value)
 
-    def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None) -> Any:
+    def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None) -> Any:  # noqa: ARG002  (inherited)
         return self._resume(self.coroutine.throw, typ if val is None else val)
 
     def close(self) -> None:
@@ -190,7 +190,10 @@ def _plain_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any)
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """See to it that runs see their tasks: chained to the factory that is there; cheap to call again, in case it was replaced."""
+    """See to it that runs see their tasks: chained to the factory that is there.
+
+    Cheap to call again, in case it was replaced.
+    """
     before = loop.get_task_factory()
     if not isinstance(before, _WatchingFactory):
         loop.set_task_factory(_WatchingFactory(before or _plain_task))
@@ -206,8 +209,8 @@ def _is_decided(future: AnyFuture) -> bool:
 
 def _shielded(future: AnyFuture) -> AnyFuture | None:
     """The future behind `asyncio.shield`'s outer one, which only its callback knows."""
-    callbacks: list[tuple[Any, Any]] | None = getattr(future, "_callbacks", None)
-    for callback, _ in callbacks or ():
+    callbacks: Any = getattr(future, "_callbacks", None)
+    for callback, _ in () if callbacks is None else callbacks:
         if getattr(callback, "__qualname__", "") == "shield.<locals>._outer_done_callback":
             for cell in callback.__closure__ or ():
                 if isinstance(cell.cell_contents, asyncio.Future) and cell.cell_contents is not future:

@@ -1,4 +1,4 @@
-"""Threads for sync steps: of our own, because the default executor has six on two cores, and its threads hold up exit."""
+"""Threads for sync steps: our own, since the default executor has six on two cores, and its threads hold up exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Work = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoo
 
 
 class StepThreads:
-    """Up to `limit` daemon threads, started when needed: a sync step that never returns cannot keep the process alive."""
+    """Up to `limit` daemon threads, started when needed: a sync step that never ends cannot keep the process alive."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
