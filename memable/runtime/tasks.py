@@ -203,8 +203,8 @@ def _is_decided(future: AnyFuture) -> bool:
     """Whether `future` is done, or will be in the next turns because all that it gathers is."""
     if future.done():
         return True
-    children = getattr(future, "_children", None)
-    return bool(children) and all(_is_decided(child) for child in children)
+    children: list[AnyFuture] = getattr(future, "_children", None) or []
+    return bool(children) and all(map(_is_decided, children))
 
 
 def _shielded(future: AnyFuture) -> AnyFuture | None:
