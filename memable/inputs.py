@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from memable.announcement import Announcement
-from memable.codec import UNTYPED, Codec, TypeCodec, json_type
+from memable.codec import UNTYPED, Codec, json_type
 from memable.errors import InputMissing, SerializationError, TypeMismatch
 from memable.exactness import PLAIN_SCALARS, type_name
 from memable.store import Payload
@@ -41,7 +41,7 @@ def encode_input(codec: Codec, workflow: Workflow[Any, Any] | Announcement, valu
         return typed.encode(value, subject)
     if value is MISSING or (value is None and "null" not in workflow.input_types):
         raise InputMissing(workflow.name)
-    raw = _by_value(codec, value).encode(value, subject)
+    raw = _encode_by_value(codec, value, subject)
     if (found := json_type(raw)) not in workflow.input_types:
         raise TypeMismatch(subject, expected=" or ".join(sorted(workflow.input_types)), found=found)
     return raw
@@ -50,18 +50,19 @@ def encode_input(codec: Codec, workflow: Workflow[Any, Any] | Announcement, valu
 def encode_payload(codec: Codec, point: SuspendPoint[Any] | str, value: object, subject: str) -> Payload:
     """The payload of a signal: by the point's type, or by its own where the point is a bare key. Else as an input."""
     if isinstance(point, str):
-        raw, tag = _by_value(codec, value).encode(value, subject), ""
+        raw, tag = _encode_by_value(codec, value, subject), ""
     else:
         declared = codec.of(point.type)
         raw, tag = declared.encode(value, subject), declared.tag
     return Payload(tag, json_type(raw), raw)
 
 
-def _by_value(codec: Codec, value: object) -> TypeCodec:
-    """The codec of a value whose receiver's type is not known: plain JSON, or its own type."""
+def _encode_by_value(codec: Codec, value: object, subject: str) -> bytes:
+    """For a receiver whose type is not known here: plain JSON as it is, a model, a datetime … by its own type."""
     if type(value) in _PLAIN:
-        return codec.of(UNTYPED)
+        return codec.of(UNTYPED).encode(value, subject)
     try:
-        return codec.of(type(value))
+        own = codec.of(type(value))
     except TypeError as error:
-        raise SerializationError(f"{type_name(value)} cannot be sent: {error}") from error
+        raise SerializationError(f"{subject} cannot be sent: {error}") from error
+    return own.encode(value, subject)

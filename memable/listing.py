@@ -80,7 +80,8 @@ class Listing:
 
     def _first_chunk(self, limit: int) -> int:
         indexes = len(self._workflows) * len(self._statuses) * len(self._store.keys.partitions)
-        return min(limit + 1, max(_MIN_IDS_AN_INDEX, _IDS_A_ROUND // max(indexes, 1)))
+        # one to tell whether there is another page, and one that the page before ended with
+        return min(limit + 2, max(_MIN_IDS_AN_INDEX, _IDS_A_ROUND // max(indexes, 1)))
 
     async def _next_places(self, after: _Place | None, chunk: int) -> tuple[list[_Place], _Place | None, bool]:
         """Places after `after`, newest first; where to go on; and whether there is nothing more."""

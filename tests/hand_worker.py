@@ -81,6 +81,16 @@ class HandWorker:
     async def command(self, *words: bytes | str | float) -> Any:
         return await self._connection.command(*words)
 
+    async def next_millisecond(self) -> None:
+        """Until Redis's clock shows another millisecond: the resolution of a record's times."""
+        begun = await self._milliseconds()
+        while await self._milliseconds() == begun:
+            pass
+
+    async def _milliseconds(self) -> int:
+        seconds, microseconds = await self.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     async def announce(self, name: str, said: bytes) -> None:
         await self.command("HSET", self.keys.workflows, name, said)
 
