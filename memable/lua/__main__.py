@@ -1,0 +1,34 @@
+"""Prints README.md of this folder, made from the scripts' headers: `python -m memable.lua > memable/lua/README.md`."""
+
+from __future__ import annotations
+
+from memable.lua import Script, load, names
+
+_HEAD = """\
+# The state machine, script by script
+
+Made from the headers by `python -m memable.lua`; a test compares. One script is one transition: nothing is ever half done.
+A caller whose connection broke does not know whether its script ran, so it runs it again: each script recognises that,
+and gives the answer that it gave, or would have given, the first time.
+
+| script | promise | answers | how a retry is recognised, and what it gets |
+|---|---|---|---|
+"""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "·")
+
+
+def _row(script: Script) -> str:
+    cells = (f"`{script.name}`", script.promise, script.returns, script.retry)
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |\n"
+
+
+def table() -> str:
+    """The page as it should be."""
+    return _HEAD + "".join(_row(load(name)) for name in names())
+
+
+if __name__ == "__main__":
+    print(table(), end="")
