@@ -117,18 +117,18 @@ class Client:
         await self.aclose()
 
     def _load_settings(self) -> Settings:
-        if self._given_settings is not None:
-            update = {"redis_url": self._url, "namespace": self._namespace}
-            return self._given_settings.model_copy(update={k: v for k, v in update.items() if v is not None})
+        if self._given_settings is not None and self._url is None and self._namespace is None:
+            return self._given_settings
         # not at the top: pydantic-settings takes longer to import than all the rest
         from memable.settings import load_settings
 
-        return load_settings(redis_url=self._url, namespace=self._namespace)
+        return load_settings(self._given_settings, redis_url=self._url, namespace=self._namespace)
 
     async def _open(self, settings: Settings) -> None:
         """Connect by `settings`, once."""
         if self._connected is None:
             self._codec = Codec(max_payload_bytes=settings.max_payload)
+            self._announced.clear()
             self._connected = await Online.connect(settings.redis_url, settings.namespace, settings.partitions)
 
     def _online(self) -> Online:

@@ -32,57 +32,59 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     redis_url: str = Field(
-        "redis://localhost:6379",
+        default="redis://localhost:6379",
         repr=False,
         description="redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, where Redis is",
     )
     namespace: str = Field(
-        "memable", description="1 to 100 letters, digits and any of _ . : - that every key begins with"
+        default="memable", description="1 to 100 letters, digits and any of _ . : - that every key begins with"
     )
     partitions: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=_MAX_PARTITIONS,
         description="a whole number from 1 to 16384, the same for all who use the namespace (unset: what it has, or 1)",
     )
     concurrency: int = Field(
-        100, ge=1, description="a whole number from 1, of instances that a worker process runs at once"
+        default=100, ge=1, description="a whole number from 1, of instances that a worker process runs at once"
     )
     lease: float = Field(
-        3.0,
+        default=3.0,
         ge=1,
         allow_inf_nan=False,
         description="seconds, at least 1, that a worker may be silent before others take over what it runs",
     )
     shutdown_grace: float = Field(
-        30.0,
+        default=30.0,
         ge=0,
         allow_inf_nan=False,
         description="seconds, at least 0, for which a worker that is told to stop lets its runs go on",
     )
     retention: float | None = Field(
-        None,
+        default=None,
         gt=0,
         allow_inf_nan=False,
         description="seconds, more than 0, that a terminal instance is kept (unset: what the app or the workflow says)",
     )
     max_payload: int = Field(
-        DEFAULT_MAX_PAYLOAD_BYTES,
+        default=DEFAULT_MAX_PAYLOAD_BYTES,
         ge=1,
         description="a whole number of bytes from 1, that an input, a result or a signal may have as JSON",
     )
     max_recoveries: int = Field(
-        5,
+        default=5,
         ge=0,
         description="a whole number from 0, of workers that an instance may lose in a row before it is failed",
     )
     park_grace: float = Field(
-        1.0,
+        default=1.0,
         ge=0,
         allow_inf_nan=False,
         description="seconds, at least 0, for which a run awaits what is no durable call before it parks",
     )
-    log_format: Literal["text", "json"] = Field("text", description="text or json, in which a worker writes its log")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="text or json, in which a worker writes its log"
+    )
 
     @field_validator("namespace")
     @classmethod
@@ -93,12 +95,13 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from error
 
 
-def load_settings(**overrides: Any) -> Settings:
-    """The settings of the environment, with `overrides` before them; `None` overrides nothing.
+def load_settings(base: Settings | None = None, **overrides: Any) -> Settings:
+    """The settings of the environment, or those of `base`, with `overrides` before them; `None` overrides nothing.
 
     `SettingsError`, one line that names each variable, its value and what is allowed; never a password.
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
+    given = {} if base is None else base.model_dump()
+    given.update((name, value) for name, value in overrides.items() if value is not None)
     try:
         return Settings(**given)
     except ValidationError as error:

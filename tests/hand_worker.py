@@ -101,7 +101,8 @@ class HandWorker:
             try:
                 await self.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
             except ServerRefused as error:
-                assert error.code == "BUSYGROUP"
+                if error.code != "BUSYGROUP":
+                    raise
             read = await self.command("XREADGROUP", "GROUP", GROUP, _WORKER, "COUNT", 1, "STREAMS", stream, ">")
             if read:
                 [[_, [[entry, [field, id]]]]] = read

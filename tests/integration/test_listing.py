@@ -33,7 +33,7 @@ async def client(redis_url: str, namespace: str, worker: HandWorker) -> AsyncIte
 async def invoked(client: Client, number: int, *, first: int = 0) -> list[str]:
     """Instances one after the other, and their names, newest first."""
     for i in range(first, first + number):
-        await client.invoke((ping, maybe)[i % 2], *((1,) if i % 2 else ()), id=f"id-{i}")  # type: ignore[call-overload]
+        await client.invoke(("ping", "maybe")[i % 2], 1 if i % 2 else None, id=f"id-{i}")
     return [f"{('ping', 'maybe')[i % 2]}/id-{i}" for i in reversed(range(first, first + number))]
 
 
