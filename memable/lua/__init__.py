@@ -119,6 +119,7 @@ def _binder(name: str, names: Sequence[str]) -> Callable[..., list[Argument]]:
 
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.\.\.)?")
+_WORD = re.compile(r"\w+")
 
 
 @cache
@@ -146,7 +147,8 @@ def assemble(name: str, body: str) -> Script:
         raise ValueError(f"{name}.lua names a key or an argument twice, or wrongly")
     snippets = [word.strip() for line in header.get("USES", []) for word in line.split(",")]
     text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
-    constants = [f"local {each.name} = {each.value}" for each in Answer if re.search(rf"\b{each.name}\b", text)]
+    words = set(_WORD.findall(text))
+    constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
     constants.append(f"local GROUP, ENTRY_FIELD = '{GROUP}', '{ENTRY_FIELD}'")
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(

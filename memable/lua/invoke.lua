@@ -17,11 +17,10 @@ if known[1] then
 end
 local created_us = whole(now_us())
 redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'digest', digest,
-  'created_us', created_us)
+  'created_us', created_us, 'entry', put_in_stream(stream, id))
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
 if redis.call('ZREM', expiry, name) == 1 then
   for _, index in ipairs({completed, failed, cancelled}) do redis.call('ZREM', index, id) end
 end
-put_in_stream(instance, stream, id)
 redis.call('ZADD', queued, created_us, id)
 return DONE

@@ -9,7 +9,7 @@
 -- ARGV  id, name, lease, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
 -- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
-local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us')
+local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 local points = take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points)
 local satisfied = open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points)
@@ -18,7 +18,7 @@ if #satisfied > 1 then
   return satisfied
 end
 take_from_stream(stream, entry)
-drop_lease(instance, lease)
+local facts = drop_lease(instance, lease)
 move_index(running, suspended, id, held[3])
-set_state(instance, 'suspended', message, events, points[1])
+set_state(instance, held[4], 'suspended', message, events, facts, points[1])
 return {DONE}

@@ -9,7 +9,8 @@
 local held = redis.call('HMGET', instance, 'lease', 'recoveries')
 if held[1] ~= lease then return {LEASE_LOST} end
 for _, point in ipairs(withdrawn) do withdraw_point(instance, steps, timers, name, point) end
-if redis.call('HSETNX', steps, key, timed(head, whole(now_ms() - elapsed_ms), tail)) == 0 then
+local now = now_ms()
+if redis.call('HSETNX', steps, key, timed(head, whole(now - elapsed_ms), whole(now), tail)) == 0 then
   return {ALREADY, redis.call('HGET', steps, key)}
 end
 -- progress: whatever killed the runs before this one did not kill it here

@@ -20,7 +20,7 @@ if known[1] ~= entry then
 end
 if not known[2] then  -- delivered, never claimed: no run was lost
   take_from_stream(stream, entry)
-  put_in_stream(instance, stream, id)
+  redis.call('HSET', instance, 'entry', put_in_stream(stream, id))
   return DONE
 end
 local recoveries = redis.call('HINCRBY', instance, 'recoveries', 1)
@@ -32,6 +32,5 @@ if recoveries > tonumber(max_recoveries) then
   return TERMINAL
 end
 take_from_stream(stream, entry)
-drop_lease(instance)
-queue(instance, stream, id, running, queued, events)
+queue(instance, stream, id, running, queued, events, drop_lease(instance))
 return DONE

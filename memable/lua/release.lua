@@ -1,5 +1,5 @@
 -- release: hand a run's instance back, to be taken at once by any worker.
--- USES  state
+-- USES  time, state
 -- KEYS  instance  hash    status, rested_by
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  running   zset    from
@@ -10,6 +10,5 @@
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 take_from_stream(stream, entry)
-drop_lease(instance, lease)
-queue(instance, stream, id, running, queued, events)
+queue(instance, stream, id, running, queued, events, drop_lease(instance, lease))
 return DONE

@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it.
--- USES  state
+-- USES  time, state
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys go, and the expiry
 -- KEYS  stream     stream  its entry
@@ -22,9 +22,8 @@ for key in string.gmatch(known[3] or '', '[^\n]+') do
   redis.call('HDEL', steps, key, '_by:' .. key)
 end
 redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', 'recoveries')
-redis.call('HSET', instance, 'resumed_by', token)
 redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
 redis.call('ZREM', expiry, name)
-queue(instance, stream, id, from, queued, events)
+queue(instance, stream, id, from, queued, events, {'resumed_by', token})
 return DONE

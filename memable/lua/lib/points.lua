@@ -24,13 +24,13 @@ local function open_point(steps, key)
   return {kind = kind, started_ms = started_ms, accepts = accepts}
 end
 
-local function timed(head, started_ms, tail)
-  return head .. ',"started_ms":' .. started_ms .. ',"completed_ms":' .. whole(now_ms()) .. tail
+local function timed(head, started_ms, completed_ms, tail)
+  return head .. ',"started_ms":' .. started_ms .. ',"completed_ms":' .. completed_ms .. tail
 end
 
 local function complete_point(instance, steps, timers, name, key, point, by, head, tail)
   redis.call('HDEL', steps, '_open:' .. key)
-  redis.call('HSET', steps, key, timed(head, point.started_ms, tail), '_by:' .. key, by)
+  redis.call('HSET', steps, key, timed(head, point.started_ms, whole(now_ms()), tail), '_by:' .. key, by)
   redis.call('ZREM', timers, timer_member(name, key))
   forget_waiting(instance, key)
 end
@@ -43,8 +43,8 @@ local function withdraw_point(instance, steps, timers, name, key)
   forget_waiting(instance, key)
 end
 
-local function withdraw_all(instance, steps, timers, name)
-  for key in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do
+local function withdraw_all(instance, steps, timers, name, waiting)
+  for key in string.gmatch(waiting or '', '[^\n]+') do
     withdraw_point(instance, steps, timers, name, key)
   end
 end
@@ -53,7 +53,7 @@ end
 local function deliver(instance, stream, id, name, suspended, queued, events)
   local at = redis.call('HMGET', instance, 'status', 'control')
   if at[1] == 'suspended' then
-    queue(instance, stream, id, suspended, queued, events)
+    queue(instance, stream, id, suspended, queued, events, {})
   elseif at[2] then
     redis.call('HINCRBY', instance, 'news', 1)
     redis.call('PUBLISH', at[2], name)
