@@ -1,0 +1,5 @@
+"""`python -m memable.cli` is `memable`: how its worker processes are started, wherever the script may be."""
+
+from memable.cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""`memable invoke`, `signal` and `resume`: what starts instances and moves them on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from memable.cli.options import Target, json_value, takes_target
+from memable.cli.printing import instance_document, one_line, print_json
+from memable.cli.root import FINE, INSTANCE_FAILED
+from memable.client import Client
+from memable.errors import InstanceNotFound
+from memable.inputs import MISSING
+from memable.invocation import Invocation
+from memable.state import Status, WorkflowMetadata
+
+
+@click.command()
+@click.argument("workflow")
+@click.argument("input", metavar="[INPUT_JSON]", required=False, callback=json_value)
+@click.option(
+    "--id", metavar="ID", help="The instance's id: the same call again starts nothing. [default: a random one]"
+)
+@click.option("--wait", is_flag=True, help="Wait until it comes to rest: done, failed, or waiting for a signal.")
+@takes_target
+def invoke(target: Target, *, workflow: str, input: Any, id: str | None, wait: bool) -> int:
+    """Start an instance of WORKFLOW, once, with INPUT_JSON ('-' reads it from stdin).
+
+    With --wait the result is printed, and the exit code is 1 if the instance failed or was cancelled.
+    """
+
+    async def act(client: Client) -> int:
+        invocation = await client.invoke(workflow, input, id=id)
+        if wait:
+            state = await invocation.wait()
+            output = await invocation.result() if state.status is Status.COMPLETED else None
+        else:
+            output = None
+        known = await _metadata(invocation)
+        has_failed = wait and known.status in (Status.FAILED, Status.CANCELLED)
+        if target.as_json:
+            print_json({**instance_document(known), "created": invocation.created, "output": output})
+        else:
+            origin = "" if invocation.created else " (was there already)"
+            click.echo(one_line(f"{known.workflow}/{known.instance_id}{origin} {known.state}"))
+            if wait and known.status is Status.COMPLETED:
+                click.echo(json.dumps(output, ensure_ascii=False, indent=2))
+        return INSTANCE_FAILED if has_failed else FINE
+
+    return target.run(act)
+
+
+@click.command()
+@click.argument("workflow")
+@click.argument("id")
+@click.argument("key")
+@click.argument("payload", metavar="[PAYLOAD_JSON]", required=False, callback=json_value)
+@click.option("--signal-id", metavar="ID", help="Names this signal: sent again, it is a success without an effect.")
+@takes_target
+def signal(target: Target, *, workflow: str, id: str, key: str, payload: Any, signal_id: str | None) -> int:
+    """Complete the point KEY at which the instance waits, with PAYLOAD_JSON ('-' reads it from stdin)."""
+
+    async def act(client: Client) -> int:
+        await client.signal(workflow, id, key, None if payload is MISSING else payload, signal_id=signal_id)
+        if target.as_json:
+            print_json({"workflow": workflow, "instance_id": id, "key": key, "accepted": True})
+        else:
+            click.echo(f"{workflow}/{id} got {key}")
+        return FINE
+
+    return target.run(act)
+
+
+@click.command()
+@click.argument("workflow")
+@click.argument("id")
+@takes_target
+def resume(target: Target, *, workflow: str, id: str) -> int:
+    """Run an instance at rest again: finished steps stay, a failed one gets a fresh attempt."""
+
+    async def act(client: Client) -> int:
+        known = await _metadata(await client.resume(workflow, id))
+        if target.as_json:
+            print_json(instance_document(known))
+        else:
+            click.echo(one_line(f"{workflow}/{id} {known.state}"))
+        return FINE
+
+    return target.run(act)
+
+
+async def _metadata(invocation: Invocation[Any]) -> WorkflowMetadata:
+    known = await invocation.metadata()
+    if known is None:  # its retention ended between the two calls
+        raise InstanceNotFound(invocation.workflow_name, invocation.instance_id)
+    return known

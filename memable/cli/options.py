@@ -1,0 +1,67 @@
+"""What the everyday commands share: which Redis, which namespace, and for whom the output is."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from memable.client import Client, connect
+from memable.codec import from_json
+from memable.inputs import MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What `--url`, `--namespace` and `--json` say."""
+
+    url: str | None
+    namespace: str | None
+    as_json: bool
+
+    def run(self, act: Callable[[Client], Awaitable[int]]) -> int:
+        """Connect, `act`, and disconnect: the exit code."""
+
+        async def connected() -> int:
+            async with connect(self.url, namespace=self.namespace) as client:
+                return await act(client)
+
+        return asyncio.run(connected())
+
+
+URL_OPTION = click.option("--url", metavar="URL", help="Where Redis is. [default: MEMABLE_REDIS_URL, or localhost]")
+NAMESPACE_OPTION = click.option(
+    "--namespace", metavar="NAME", help="What every key begins with. [default: MEMABLE_NAMESPACE, or memable]"
+)
+
+
+def takes_target(command: Callable[..., int]) -> Callable[..., int]:
+    """Give `command` the common options, as its first argument."""
+
+    @URL_OPTION
+    @NAMESPACE_OPTION
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")
+    @functools.wraps(command)
+    def with_target(*, url: str | None, namespace: str | None, as_json: bool, **rest: Any) -> int:
+        return command(Target(url, namespace, as_json), **rest)
+
+    return with_target
+
+
+def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
+    """The callback of an argument that is JSON, or `-` for stdin: its value; `MISSING` without one."""
+    if value is None:
+        return MISSING
+    text = sys.stdin.read() if value == "-" else value
+    try:
+        return from_json(text.encode())
+    except ValueError:
+        example = json.dumps(text if text.isprintable() and len(text) <= 20 else "text")
+        shown = repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
+        raise click.BadParameter(f"{shown} is no JSON (a text is written with its quotes: '{example}')") from None

@@ -1,0 +1,121 @@
+"""How instances and steps are shown: tables for people, JSON with stable names for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memable.state import Status, StepRecord, StepState, WorkflowMetadata, WorkflowState
+
+_WIDE: Final = 1000
+"""Columns of an output that is no terminal: nothing is folded or cut there."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+_COLOURS: Final[Mapping[str, str]] = {
+    Status.COMPLETED: "green",
+    Status.RUNNING: "cyan",
+    Status.SUSPENDED: "yellow",
+    Status.FAILED: "red",
+    Status.CANCELLED: "red",
+    StepState.RETRYING: "magenta",
+}
+
+
+def console() -> Console:
+    """Where people look: markup off, since what is shown comes from authors' values."""
+    is_terminal = sys.stdout.isatty()
+    return Console(markup=False, emoji=False, highlight=False, width=None if is_terminal else _WIDE)
+
+
+def table(*columns: str) -> Table:
+    """An empty table; the last column gives way when the terminal is narrow."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, no_wrap=True, overflow="ellipsis", ratio=1 if column == columns[-1] else None)
+    return made
+
+
+def add_row(made: Table, cells: Iterable[object]) -> None:
+    """One line, whatever the cells hold."""
+    made.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in cells))
+
+
+def coloured(state: Status | StepState | WorkflowState) -> Text:
+    """A state in its colour."""
+    status = state.status if isinstance(state, WorkflowState) else state
+    return Text(one_line(state), style=_COLOURS.get(status, ""))
+
+
+def one_line(value: object) -> str:
+    """Without control characters, which a value could steer the reader's terminal with."""
+    return "" if value is None else _CONTROL.sub(" ", str(value))
+
+
+def compact(value: Any, longest: int = 60) -> str:
+    """A result as short JSON."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def local(moment: datetime | None) -> str:
+    """A time as people of this place write it."""
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float | None) -> str:
+    """
+    >>> duration(0.0042), duration(4.2), duration(4200)
+    ('4 ms', '4.20 s', '1:10:00')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def taken_s(step: StepRecord, until: datetime | None = None) -> float | None:
+    """How long a step took or a wait lasted; one that lasts still, until `until`."""
+    end = step.completed_at or until
+    return None if step.started_at is None or end is None else max(0.0, (end - step.started_at).total_seconds())
+
+
+def now() -> datetime:
+    """The reader's clock; it decides nothing."""
+    return datetime.now(UTC)
+
+
+# ── for programs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def print_json(document: Any) -> None:
+    """One JSON document, in one line unless a person looks."""
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
+
+
+def instance_document(known: WorkflowMetadata) -> dict[str, Any]:
+    """An instance with stable names; times are ISO 8601, in UTC."""
+    document = {name: _plain(value) for name, value in asdict(known).items() if name != "state"}
+    return {**document, "state": str(known.state)}
+
+
+def step_document(step: StepRecord) -> dict[str, Any]:
+    """A step with stable names."""
+    return {name: _plain(value) for name, value in asdict(step).items()} | {"duration_s": taken_s(step)}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
