@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memable.cli.lifeline import Lifeline
+from memable.cli.root import FINE, WRONG
 
 _log = logging.getLogger("memable.fleet")
 
@@ -19,8 +20,6 @@ _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 _STEADY_AFTER_S: Final = 60.0
 """A process that lived as long starts the back-off anew: it was able to work."""
-
-WRONG_START: Final = 2
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class Fleet:
         self._places = [_Place(number) for number in range(1, processes + 1)]
         self._is_burst = is_burst
         self._stopping = asyncio.Event()
-        self._code = 0
+        self._code = FINE
 
     async def run(self) -> int:
         """Start all, and stay until a signal, or in a burst until all are done: 0, or the code of one that failed."""
@@ -73,9 +72,9 @@ class Fleet:
             place.process = lifeline.start_worker(self._arguments)
             _log.info("worker process %d is pid %d", place.number, place.process.pid)
             code = await asyncio.to_thread(place.process.wait)
-            if self._stopping.is_set() or (self._is_burst and code == 0):
+            if self._stopping.is_set() or (self._is_burst and code == FINE):
                 return
-            if is_first and code == WRONG_START:
+            if is_first and code == WRONG:
                 # it has said why: what is wrong with one is wrong with all, and trying again mends nothing
                 self._code = code
                 self._pass_on(signal.SIGTERM)

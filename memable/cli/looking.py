@@ -20,6 +20,7 @@ from memable.cli.printing import (
     now,
     one_line,
     print_json,
+    print_table,
     step_document,
     table,
     taken_s,
@@ -49,7 +50,10 @@ def list_(target: Target, *, workflow: str | None, status: str | None, limit: in
             name = f"{each.workflow}/{each.instance_id}"
             add_row(shown, (name, local(each.created_at), each.attempt, coloured(each.state)))
         out = console()
-        out.print(shown if page.items else "no instances")
+        if page.items:
+            print_table(out, shown)
+        else:
+            out.print("no instances")
         if page.cursor is not None:
             out.print(f"more: --cursor {page.cursor}", soft_wrap=True)
         return FINE
@@ -99,13 +103,12 @@ def _print_instance(out: Console, known: WorkflowMetadata, output: Any, steps: l
         ("ended", local(known.completed_at)),
         ("runs", known.attempt),
         ("worker", known.worker),
-        ("error", known.error),
         ("output", compact(output, 400) if known.status is Status.COMPLETED else None),
     ]
     for name, value in rows:
         if value not in (None, ""):
             add_row(facts, (name, value))
-    out.print(facts)
+    print_table(out, facts)
     out.print()
     if not steps:
         out.print("no steps yet")
@@ -125,10 +128,10 @@ def _print_instance(out: Console, known: WorkflowMetadata, output: Any, steps: l
                 step.key,
                 step.kind,
                 coloured(step.state),
-                step.attempts or "",
+                step.attempts if is_step else "",
                 took if is_step else "",
                 "" if is_step else took,
                 shown,
             ),
         )
-    out.print(timeline)
+    print_table(out, timeline)

@@ -45,6 +45,16 @@ def table(*columns: str) -> Table:
     return made
 
 
+def print_table(out: Console, made: Table) -> None:
+    """Without the blanks at the ends of lines that a table has, where they would be in the way."""
+    if out.is_terminal:
+        out.print(made)
+        return
+    with out.capture() as captured:
+        out.print(made)
+    out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
+
+
 def add_row(made: Table, cells: Iterable[object]) -> None:
     """One line, whatever the cells hold."""
     made.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in cells))

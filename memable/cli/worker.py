@@ -16,7 +16,7 @@ import click
 from memable.cli.lifeline import hold_on
 from memable.cli.loading import app_name, load_app
 from memable.cli.options import NAMESPACE_OPTION, URL_OPTION
-from memable.cli.root import FINE, WRONG
+from memable.cli.root import FINE
 from memable.client import connect
 from memable.settings import Settings, load_settings
 from memable.workflow import App
@@ -112,10 +112,7 @@ def _work(app: App, settings: Settings, *, burst: bool) -> int:
     # not at the top: arq takes as long to import as all the rest
     from memable.runtime.arq_host import run
 
-    try:
-        run(app, settings=settings, burst=burst)
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else WRONG  # it has said why
+    run(app, settings=settings, burst=burst)
     return FINE
 
 

@@ -133,7 +133,7 @@ class Play:
         online = self._client._online()
         while True:
             names = await online.connection.command("ZRANGE", online.store.keys.workers, 0, -1)
-            if len({self._pid_of(name.decode()) for name in names} & self._workers.keys()) == WORKERS:
+            if {self._pid_of(name.decode()) for name in names} == self._workers.keys():
                 return
             for number, process in enumerate(self._workers.values(), start=1):
                 if process.poll() is not None:
@@ -144,10 +144,9 @@ class Play:
         said = Path(self._directory, f"worker-{number}.log").read_text(errors="replace").strip()
         return said.splitlines()[-1] if said else "it left no message"
 
-    @staticmethod
-    def _pid_of(worker: str) -> int:
-        """HOST-PID-TOKEN, see `memable.runtime.runtime.worker_name`."""
-        return int(worker.rsplit("-", 2)[1])
+    def _pid_of(self, worker: str) -> int | None:
+        """Which of the processes it is: a worker is named HOST-PID-TOKEN."""
+        return next((pid for pid in self._workers if f"-{pid}-" in worker), None)
 
     # ── the course ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,8 +263,9 @@ class Play:
         """What each worker process that lives (or was killed) runs, as of the last look."""
         held: dict[int, list[_Name]] = {}
         for name, known in self._known.items():
-            if known.status is Status.RUNNING and known.worker is not None:
-                held.setdefault(self._pid_of(known.worker), []).append(name)
+            pid = self._pid_of(known.worker or "")
+            if known.status is Status.RUNNING and pid is not None:
+                held.setdefault(pid, []).append(name)
         return held
 
     # ── what is seen ─────────────────────────────────────────────────────────────────────────────────────────────

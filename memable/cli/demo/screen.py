@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memable.cli.demo.audit import Verdict
+from memable.cli.printing import print_table
 
 _EVERY_S: Final = 1.0
 
@@ -96,7 +97,7 @@ class Screen:
         for label, value in verdict.table:
             table.add_row(label, Text(value, style="bold"))
         self._console.print()
-        self._console.print(table)
+        print_table(self._console, table)
         self._console.print()
         for complaint in verdict.complaints:
             self._console.print(Text(f"WRONG: {complaint}", style="red"), soft_wrap=True)
