@@ -34,7 +34,7 @@ class WorkerProcess:
     def __init__(self, directory: Path, url: str, *command: str, **environment: str) -> None:
         self.log_file = directory / f"worker-{time.monotonic_ns()}.log"
         self._command = command or ("-m", "arq", "tests.apps.hosted.WorkerSettings")
-        self._environment = {
+        self._environment: dict[str, str] = {
             # no setting of whoever runs the tests
             **{name: value for name, value in os.environ.items() if not name.startswith(("MEMABLE_", "WORKER_"))},
             "MEMABLE_REDIS_URL": url,

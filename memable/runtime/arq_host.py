@@ -4,6 +4,13 @@
 from nothing else, so everything is done through them: `on_startup` starts the runtime, `on_shutdown` waits for its end,
 and the client in `redis_pool` waits for Redis where arq's own would end the process, and withholds arq's health check
 while the runtime is not healthy.
+
+- SIGTERM, SIGINT: arq cancels its own jobs (to be run again by others), or waits `job_completion_wait` for them; then
+  the runtime takes no more work, and hands back what has not ended within `MEMABLE_SHUTDOWN_GRACE`. A second one, from
+  then on, hands back at once.
+- `arq … --check` is 0 while some worker of this namespace and queue on this host is healthy, else 1, at most 12 s late.
+- A job whose start was cut off by the loss of Redis is run `job_timeout` + 10 s later, as after the death of a worker.
+- `arq … --watch` is refused: arq makes its second client without what it was told for the first.
 """
 
 from __future__ import annotations
@@ -123,8 +130,8 @@ async def invoke(ctx: Mapping[Any, Any], workflow: str, input: Any = None, id: s
         raise NotStarted(
             "memable.invoke is for arq workers of memable: this one's settings are not of worker_settings()"
         )
-    client = await host.client()
     try:
+        client = await host.client()
         invocation = await client.invoke(workflow, input, id=ctx["job_id"] if id is None else id)
     except StorageError as error:
         defer_s = min(INVOKE_DEFER_S, 2.0 ** min(ctx["job_try"], 10))
@@ -276,8 +283,8 @@ class _Host:
 
     async def _end(self, *, drain: bool) -> None:
         """Let the runtime end. From here on the signals are ours: arq has nothing left to do at a further one."""
-        told = asyncio.Event()
         if drain:
+            told = asyncio.Event()
             self._on_signals(told.set)
             await self._drain(told)
         self.pool.enter(Phase.STOPPING)
@@ -286,15 +293,19 @@ class _Host:
 
     async def _drain(self, told: asyncio.Event) -> None:
         """`--burst` is over when arq's queue is empty, and for memable when its streams are."""
-        streams = list(self.runtime._streams)
-        queue = EnduringClient(connection_pool=self.pool)
-        while not told.is_set():
-            if not self.runtime.running and not any([await queue.xlen(stream) for stream in streams]):
-                return
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(told.wait(), _DRAIN_POLL_S)
+        draining = asyncio.ensure_future(self._drained())
+        telling = asyncio.ensure_future(told.wait())
+        await asyncio.wait([draining, telling], return_when=asyncio.FIRST_COMPLETED)
+        for each in (draining, telling):
+            each.cancel()
+        await asyncio.wait([draining, telling])
 
-    def _on_signals(self, do: Callable[[], None]) -> None:
+    async def _drained(self) -> None:
+        queue = EnduringClient(connection_pool=self.pool)
+        while self.runtime.running or any([await queue.xlen(stream) for stream in self.runtime._streams]):
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    def _on_signals(self, do: Callable[[], object]) -> None:
         # as arq does, unless it was told not to
         if not self.options.get("handle_signals", True) or threading.current_thread() is not threading.main_thread():
             return
@@ -317,16 +328,16 @@ class _Host:
 
     async def client(self) -> Client:
         """The client of `memable.invoke`, connected at the first use: most workers never need it."""
-        while True:
-            if self._client is None:
-                self._client = asyncio.get_running_loop().create_task(self._connect())
-            connecting = self._client
-            try:
-                return await asyncio.shield(connecting)
-            except StorageError as error:
-                if self._client is connecting:
-                    self._client = None
-                raise arq.Retry(defer=1) from error
+        if self._client is None:
+            self._client = asyncio.get_running_loop().create_task(self._connect())
+        connecting = self._client
+        try:
+            # several jobs may wait for it, and one that is cancelled must not take it from the others
+            return await asyncio.shield(connecting)
+        except MemableError:
+            if self._client is connecting:
+                self._client = None
+            raise
 
     async def _connect(self) -> Client:
         return await connect(self.settings.redis_url, app=self.app, settings=self.settings)

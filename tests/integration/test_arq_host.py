@@ -22,6 +22,7 @@ import memable
 from memable import App, Client, Status
 from memable.arq_serializers import JobFailed, job_deserializer, job_serializer
 from memable.embedded import TemporaryServer
+from memable.keys import Keys
 from memable.runtime import arq_host
 from tests.apps import hosted
 from tests.worker_process import WorkerProcess, until
@@ -36,8 +37,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated close:Depreca
 def worker(server: TemporaryServer, tmp_path: Path) -> Started:
     """Makes worker processes; what they tell is in `tmp_path`."""
 
-    def make(*command: str, url: str = server.url, **environment: str) -> WorkerProcess:
-        return WorkerProcess(tmp_path, url, *command, **environment)
+    def make(*command: str, **environment: str) -> WorkerProcess:
+        return WorkerProcess(tmp_path, server.url, *command, **environment)
 
     return make
 
@@ -49,7 +50,7 @@ async def client(server: TemporaryServer) -> AsyncGenerator[Client]:
 
 
 @asynccontextmanager
-async def queue_of(server: TemporaryServer, **serializers: Any) -> AsyncGenerator[arq.ArqRedis]:
+async def queue_of(server: TemporaryServer, **serializers: Any) -> AsyncGenerator[Any]:
     """A plain arq client, as a web app would have one."""
     given = serializers or {"job_serializer": job_serializer, "job_deserializer": job_deserializer}
     pool = redis.asyncio.ConnectionPool.from_url(server.url)
@@ -149,15 +150,28 @@ async def test_a_cron_function_starts_workflows(worker: Started, client: Client)
 
 async def test_a_burst_ends_when_nothing_is_left_to_run(worker: Started, client: Client) -> None:
     handles = await client.invoke_many(hosted.greet, [f"n{index}" for index in range(20)])
-    process = worker()
-    process.start()
-    process.process.kill()  # only its command is wanted
-    process.process.wait()
-    done = await asyncio.to_thread(process.run, "--burst")
+    done = await asyncio.to_thread(worker().run, "--burst")
     assert done.returncode == 0, done.stderr
     for index, handle in enumerate(handles):
         assert isinstance(handle, memable.Invocation)
         assert await handle.result(timeout=5) == f"hello n{index}"
+
+
+RUN = """
+from memable.runtime.arq_host import run
+from tests.apps.hosted import app
+run(app, burst={burst})
+"""
+
+
+async def test_run_is_the_same_without_arqs_command_line(worker: Started, client: Client) -> None:
+    invocation = await client.invoke(hosted.greet, "ada")
+    done = await asyncio.to_thread(worker("-c", RUN.format(burst=True)).run)
+    assert done.returncode == 0, done.stderr
+    assert await invocation.result(timeout=5) == "hello ada"
+    async with worker("-c", RUN.format(burst=False)) as process:
+        assert await (await client.invoke(hosted.greet, "eve")).result(timeout=30) == "hello eve"
+        assert await process.terminate() == 0
 
 
 # ── jobs as JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -359,12 +373,16 @@ async def test_the_process_outlives_a_redis_that_refuses(
 ) -> None:
     refuse, serve = REFUSALS[code]
     async with worker() as process, queue_of(server) as admin:
+        # due while Redis refuses: arq meets that too
+        due = await admin.enqueue_job("add", 1, 2, _defer_by=0.5)
+        assert due is not None
         for words in refuse:
             await admin.execute_command(*words)
-        await process.logged("arq waits for it")
+        await process.logged("memable.connection: Redis at")
         for words in serve:
             await admin.execute_command(*words)
         await works(server, client, process, code)
+        assert await due.result(timeout=30, poll_delay=0.02) == 3
 
 
 # ── the health check ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -385,7 +403,7 @@ async def test_the_check_is_green_while_the_worker_is_well(
         assert process.is_alive
 
 
-async def is_gone(queue: arq.ArqRedis, key: str) -> bool:
+async def is_gone(queue: Any, key: str) -> bool:
     return not await queue.exists(key)
 
 
@@ -416,7 +434,7 @@ async def test_what_keeps_a_worker_from_starting_is_one_line_and_exit_code_2(
     worker: Started, client: Client, environment: dict[str, str], said: str
 ) -> None:
     # the client has entered the namespace, with one partition
-    done = await asyncio.to_thread(worker("-m", "arq", "tests.apps.hosted.WorkerSettings", **environment).run)
+    done = await asyncio.to_thread(worker(**environment).run)
     assert done.returncode == 2
     ours = [line for line in done.stderr.splitlines() if line.startswith("memable: ")]
     assert len(ours) == 1
@@ -427,8 +445,8 @@ async def test_what_keeps_a_worker_from_starting_is_one_line_and_exit_code_2(
 
 async def test_a_namespace_of_another_layout_is_refused(server: TemporaryServer, worker: Started) -> None:
     async with queue_of(server) as queue:
-        await queue.hset(memable.keys.Keys.meta("memable"), "layout", "999")
-    done = await asyncio.to_thread(worker("-m", "arq", "tests.apps.hosted.WorkerSettings").run)
+        await queue.hset(Keys.meta("memable"), "layout", "999")
+    done = await asyncio.to_thread(worker().run)
     assert done.returncode == 2
     assert "layout version 999" in done.stderr
     assert "Traceback" not in done.stderr
