@@ -1,7 +1,6 @@
 """Durable execution for Python on Redis: ordinary async functions that outlive their process.
 
-Importing memable loads the client's side only; what needs more (`Engine`, `worker_settings`, `Settings`) is loaded
-when it is first used.
+Importing memable loads what authors declare; what talks to Redis or runs workflows is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from memable.client import Client, connect
 from memable.context import Context, CurrentStep, current_step
 from memable.errors import (
     ChildFailed,
@@ -40,19 +38,23 @@ from memable.errors import (
     WorkflowFailed,
     WorkflowNotFound,
 )
-from memable.invocation import Invocation
 from memable.retry import RetryPolicy
 from memable.state import Page, Status, StepKind, StepRecord, StepState, WorkflowMetadata, WorkflowState
 from memable.workflow import App, SuspendPoint, Workflow
 
 if TYPE_CHECKING:
+    from memable.client import Client, connect
     from memable.engine import Engine
+    from memable.invocation import Invocation
     from memable.runtime.arq_host import worker_settings
     from memable.settings import Settings, load_settings
 
 _LAZY: Final = {
+    "Client": "memable.client",
     "Engine": "memable.engine",
+    "Invocation": "memable.invocation",
     "Settings": "memable.settings",
+    "connect": "memable.client",
     "load_settings": "memable.settings",
     "worker_settings": "memable.runtime.arq_host",
 }
@@ -113,7 +115,8 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memable.annotations import type_tag
 
@@ -128,6 +128,8 @@ def never_json(node: object) -> str | None:
 
 def masked(node: object) -> str | None:
     """What is wrong with `node`, if it hides its value when it is written."""
+    from pydantic import SecretBytes, SecretStr  # not at the top: pydantic's own types take a tenth of all imports
+
     if isinstance(node, SecretStr | SecretBytes):
         return f"a {type_name(node)}, which is masked when it is written (hand back a reference to it instead)"
     return None

@@ -110,13 +110,13 @@ class Outcome:
 
 
 _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _SET_STATUS = map(
-    lua.load, ("invoke", "claim", "record", "open", "park", "finish", "release", "set_status")
+    lua.later, ("invoke", "claim", "record", "open", "park", "finish", "release", "set_status")
 )
 _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
-    lua.load, ("signal", "resume", "fire_timer", "recover", "forget")
+    lua.later, ("signal", "resume", "fire_timer", "recover", "forget")
 )
-_LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.load, ("lead", "resign", "beat", "enter", "drop_consumer"))
-_PAGE = lua.load("page")
+_LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
+_PAGE = lua.later("page")
 
 
 def _text(value: bytes | str | None) -> str:

@@ -23,7 +23,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from memable.keys import ENTRY_FIELD, GROUP
 
@@ -131,6 +131,23 @@ def _text(path: str) -> str:
 def load(name: str) -> Script:
     """The script `name`, its snippets and its header's locals in front; `ValueError` for a header not in order."""
     return assemble(name, _text(f"{name}.lua"))
+
+
+class _Later:
+    """Stands for a script until it is used for the first time, then has all that the script has."""
+
+    def __init__(self, name: str) -> None:
+        self._of = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        script = load(self._of)
+        vars(self).update(vars(script), key_count=script.key_count)
+        return getattr(script, attribute)
+
+
+def later(name: str) -> Script:
+    """The script `name`, read when it is first used: an import must not pay for scripts that are never run."""
+    return cast("Script", _Later(name))
 
 
 def assemble(name: str, body: str) -> Script:

@@ -31,14 +31,22 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         memable.nothing  # noqa: B018
 
 
-def test_importing_it_loads_the_client_alone() -> None:
-    code = """
+@pytest.mark.parametrize("used", ["memable.App", "memable.connect, memable.Client, memable.Invocation"])
+def test_what_a_web_app_uses_loads_nothing_of_a_worker(used: str) -> None:
+    code = f"""
 import sys, memable
-heavy = {"arq", "click", "rich", "pydantic_settings", "uvloop", "memable.settings", "memable.engine"}
+{used}
+heavy = {{"arq", "click", "rich", "pydantic_settings", "uvloop", "memable.settings", "memable.engine"}}
 print(sorted(heavy & set(sys.modules)), [name for name in sys.modules if name.startswith("memable.runtime")])
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "[] []\n"
+
+
+def test_declaring_workflows_needs_no_connection() -> None:
+    code = "import sys; from memable import App, Context, SuspendPoint; print('redis' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "False\n"
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "7.2.4", "8.6.1", "10.0.0", "255.255.255", "odd"])
