@@ -307,7 +307,8 @@ class Client:
 
     async def get_metadata(self, workflow: AnyWorkflow, id: str) -> WorkflowMetadata | None:
         """What is known of the instance now; `None` if there is none. `InvalidKey`, `StorageError`, `NotStarted`."""
-        return await self._online().reader.metadata(self._find(workflow, id))
+        keys = self._find(workflow, id)
+        return await self._online().reader.metadata(keys)
 
     async def list_instances(
         self,
@@ -339,7 +340,8 @@ class Client:
 
         `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`.
         """
-        return await self._online().reader.steps(self._find(workflow, id))
+        keys = self._find(workflow, id)
+        return await self._online().reader.steps(keys)
 
     def subscribe(self, workflow: AnyWorkflow, id: str) -> AsyncIterator[WorkflowState]:
         """The instance's state now, then each later one in order, ending with the terminal one.
