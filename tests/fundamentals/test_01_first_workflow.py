@@ -1,0 +1,250 @@
+"""Lesson 1. A workflow, an engine, an instance.
+
+A *workflow* is an ordinary async function, registered with an `App`. `Engine(app)` is all that a test or a script
+needs: a private server, a worker, and a client in one object. `engine.invoke(workflow, input)` begins an *instance*,
+one life of the workflow, and gives a handle on it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+
+import memable
+from memable import (
+    App,
+    Context,
+    Engine,
+    InputConflict,
+    InputMissing,
+    InvalidKey,
+    NotStarted,
+    Status,
+    TypeMismatch,
+    WorkflowNotFound,
+)
+from tests.fundamentals.starting import Start
+
+
+class Order(BaseModel):
+    id: str
+    amount: float
+
+
+class Receipt(BaseModel):
+    order: str
+    paid: float
+
+
+async def test_a_workflow_completes_and_its_result_comes_back_to_the_caller() -> None:
+    app = App()
+
+    @app.workflow("greet")
+    async def greet(ctx: Context, name: str) -> str:
+        return f"hello {name}"
+
+    async with Engine(app) as engine:
+        instance = await engine.invoke(greet, "world")
+        assert await instance.result() == "hello world"
+
+
+async def test_a_function_is_registered_by_decorator_or_by_name() -> None:
+    app = App()
+
+    async def plain(ctx: Context) -> str:
+        return f"{ctx.workflow_name}/{ctx.instance_id}"
+
+    app.register("plain", plain)
+
+    async with Engine(app) as engine:
+        instance = await engine.invoke("plain", id="1")
+        assert await instance.result() == "plain/1"
+
+
+async def test_input_and_result_are_of_the_types_that_the_function_declares(start: Start) -> None:
+    app = App()
+
+    @app.workflow()
+    async def pay(ctx: Context, order: Order) -> Receipt:
+        return Receipt(order=order.id, paid=order.amount)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(pay, Order(id="42", amount=9.5))
+        assert await instance.result() == Receipt(order="42", paid=9.5)
+        # by name, and with a dict for the model: as it would come from outside
+        instance = await engine.invoke("pay", {"id": "43", "amount": 1.5})
+        assert await instance.result() == Receipt(order="43", paid=1.5)
+
+
+async def test_an_input_that_does_not_fit_is_refused_before_anything_begins(start: Start) -> None:
+    app = App()
+
+    @app.workflow("pay")
+    async def pay(ctx: Context, order: Order) -> None: ...
+
+    @app.workflow("ping")
+    async def ping(ctx: Context) -> str:
+        return "pong"
+
+    async with start(app) as engine:
+        with pytest.raises(TypeMismatch, match="type mismatch"):
+            await engine.invoke("pay", "no order")
+        with pytest.raises(InputMissing):
+            await engine.invoke("pay")
+        with pytest.raises(TypeMismatch, match="expected no input"):
+            await engine.invoke("ping", 1)
+        assert (await engine.list_instances()).items == []
+
+
+async def test_an_id_names_an_instance_so_that_invoking_twice_begins_it_once(start: Start) -> None:
+    app, began = App(), list[str]()
+
+    @app.workflow("pay")
+    async def pay(ctx: Context, amount: int) -> int:
+        began.append(ctx.instance_id)
+        return amount
+
+    async with start(app) as engine:
+        first = await engine.invoke(pay, 10, id="order-42")
+        again = await engine.invoke(pay, 10, id="order-42")
+        assert (first.created, again.created) == (True, False)
+        assert await again.result() == await first.result() == 10
+        with pytest.raises(InputConflict, match="pay/order-42 exists already, with another input"):
+            await engine.invoke(pay, 11, id="order-42")
+    assert began == ["order-42"]
+
+
+async def test_many_instances_are_begun_in_few_round_trips(start: Start) -> None:
+    app = App()
+
+    @app.workflow("double")
+    async def double(ctx: Context, number: int) -> int:
+        return number * 2
+
+    async with start(app) as engine:
+        instances = await engine.invoke_many(double, range(20))
+        assert [await each.result() for each in instances if not isinstance(each, InputConflict)] == [
+            number * 2 for number in range(20)
+        ]
+
+
+async def test_separate_instances_are_separate(start: Start) -> None:
+    app = App()
+
+    @app.workflow("count")
+    async def count(ctx: Context, step: int) -> list[int]:
+        return [await ctx.step(f"number {n}", int, n * step) for n in range(3)]
+
+    async with start(app) as engine:
+        twos, threes = await engine.invoke(count, 2, id="twos"), await engine.invoke(count, 3, id="threes")
+        assert await twos.result() == [0, 2, 4]
+        assert await threes.result() == [0, 3, 6]
+
+
+async def test_the_same_id_of_another_workflow_is_another_instance(start: Start) -> None:
+    app = App()
+
+    @app.workflow("pay")
+    async def pay(ctx: Context) -> str:
+        return "paid"
+
+    @app.workflow("ship")
+    async def ship(ctx: Context) -> str:
+        return "shipped"
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(pay, id="42")).result() == "paid"
+        assert await (await engine.invoke(ship, id="42")).result() == "shipped"
+
+
+async def test_a_workflow_that_nobody_knows_cannot_be_begun(start: Start) -> None:
+    async with start(App()) as engine:
+        with pytest.raises(WorkflowNotFound, match="'nothing' is not known"):
+            await engine.invoke("nothing")
+
+
+async def test_an_application_needs_no_app_only_a_connection(start: Start, redis_url: str, namespace: str) -> None:
+    """The usual deployment: workers have the workflows, a web app has a client and their names."""
+    app = App()
+
+    @app.workflow("greet")
+    async def greet(ctx: Context, name: str) -> str:
+        return f"hello {name}"
+
+    async with start(app), memable.connect(redis_url, namespace=namespace) as client:
+        instance = await client.invoke("greet", "world")
+        assert await instance.result() == "hello world"
+        with pytest.raises(TypeMismatch):  # of what the workers announce, the client knows the type of the input
+            await client.invoke("greet", 7)
+
+
+async def test_an_engine_that_is_not_running_says_so() -> None:
+    app = App()
+
+    @app.workflow("ping")
+    async def ping(ctx: Context) -> str:
+        return "pong"
+
+    engine = Engine(app)
+    for _ in range(2):  # before it was started, and after it has been stopped
+        with pytest.raises(NotStarted, match="the engine is not running"):
+            await engine.invoke(ping)
+        with pytest.raises(NotStarted):
+            await engine.resume(ping, "1")
+        with pytest.raises(NotStarted):
+            await engine.signal(ping, "1", "go")
+        async with engine:
+            assert await (await engine.invoke(ping)).result() == "pong"
+
+
+async def test_wait_all_returns_when_nothing_is_queued_or_running_and_takes_no_new_work(start: Start) -> None:
+    app, done = App(), list[int]()
+
+    @app.workflow("work")
+    async def work(ctx: Context, number: int) -> None:
+        await ctx.step("work", done.append, number)
+
+    @app.workflow("waits")
+    async def waits(ctx: Context) -> None:
+        await ctx.suspend("for ever")
+
+    async with start(app) as engine:
+        waiting = await engine.invoke(waits, id="1")
+        await engine.invoke_many(work, range(30))
+        await engine.wait_all()
+        assert sorted(done) == list(range(30))
+        assert (await waiting.wait()).status is Status.SUSPENDED  # that is left as it is
+        for new_work in (engine.invoke(work, 1), engine.resume(waits, "1"), engine.signal(waits, "1", "for ever")):
+            with pytest.raises(NotStarted, match="after wait_all"):
+                await new_work
+
+
+async def test_a_name_belongs_to_one_function_of_the_right_form() -> None:
+    app = App()
+
+    @app.workflow("taken")
+    async def taken(ctx: Context) -> None: ...
+
+    def not_async(ctx: Context) -> None: ...
+
+    async def too_many(ctx: Context, one: int, two: int) -> None: ...
+
+    with pytest.raises(InvalidKey):  # the name is looked at first, whatever the function
+        app.register("a/b", not_async)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ValueError, match="'taken' is registered already"):
+        app.register("taken", not_async)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is not async"):
+        app.register("new", not_async)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes 3 arguments"):
+        app.register("new", too_many)  # type: ignore[arg-type]
+
+
+async def test_nothing_can_be_registered_while_an_engine_runs(start: Start) -> None:
+    app = App()
+
+    async def late(ctx: Context) -> None: ...
+
+    async with start(app):
+        with pytest.raises(RuntimeError, match="registered too late"):
+            app.register("late", late)
+    app.register("late", late)

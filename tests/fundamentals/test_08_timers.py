@@ -1,0 +1,212 @@
+"""Lesson 8. Waiting for a time.
+
+`await ctx.timer(key, duration)` and `await ctx.sleep_until(key, when)` wait durably: the deadline is kept in Redis,
+by its clock, and the instance holds no memory and no worker meanwhile. A timer fires once, and never early. It may
+be completed early, by a signal to its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from memable import App, Context, SignalSuperseded, Status, StepKind, StepState, WorkflowFailed
+from tests.fundamentals.starting import Start
+
+SOON_S = 0.02
+PAST = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+async def test_a_timer_fires(start: Start) -> None:
+    app = App()
+
+    @app.workflow("cooling")
+    async def cooling(ctx: Context) -> str:
+        await ctx.timer("cooling-off:v1", timedelta(milliseconds=20))
+        return "cool"
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(cooling, id="1")).result() == "cool"
+        [timer] = await engine.steps(cooling, "1")
+        assert (timer.kind, timer.state, timer.result) == (StepKind.TIMER, StepState.COMPLETED, None)
+        assert timer.started_at is not None
+        assert timer.completed_at is not None
+        assert timer.completed_at - timer.started_at >= timedelta(milliseconds=20)  # never early, by Redis's clock
+
+
+NOW: list[Callable[[Context], Any]] = [
+    lambda ctx: ctx.timer("now", 0),
+    lambda ctx: ctx.timer("now", -5),
+    lambda ctx: ctx.timer("now", timedelta(days=-1)),
+    lambda ctx: ctx.sleep_until("now", PAST),
+]
+
+
+@pytest.mark.parametrize("wait", NOW)
+async def test_what_is_over_already_fires_at_once(start: Start, wait: Callable[[Context], Any]) -> None:
+    app, runs = App(), list[str]()
+
+    @app.workflow("now")
+    async def now(ctx: Context) -> str:
+        runs.append("run")
+        await wait(ctx)
+        return "went on"
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(now)).result() == "went on"
+    assert runs == ["run"]  # it never came to rest
+
+
+async def test_a_timer_is_memoised(start: Start) -> None:
+    """A deadline that has passed has passed: no replay waits again, whatever the code says by now."""
+    app, durations = App(), [SOON_S, 1e6, 1e6]
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> str:
+        await ctx.timer("wait:v1", durations.pop(0))
+        await ctx.suspend("pause")
+        return "done"
+
+    async with start(app) as engine:
+        instance = await engine.invoke(flow)
+        async for state in instance.states():
+            if state.key == "pause":
+                break
+        await instance.signal("pause")
+        assert await instance.result() == "done"
+    assert durations == []
+
+
+async def test_steps_around_a_timer_happen_once(start: Start) -> None:
+    app, called = App(), list[str]()
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> None:
+        await ctx.step("before", called.append, "before")
+        await ctx.timer("wait:v1", SOON_S)
+        await ctx.step("after", called.append, "after")
+
+    async with start(app) as engine:
+        await (await engine.invoke(flow)).result()
+    assert called == ["before", "after"]
+
+
+async def test_a_timer_keeps_its_first_deadline_when_the_instance_is_resumed(start: Start) -> None:
+    app, durations = App(), [3600.0, 1e6]
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> None:
+        await ctx.timer("wait:v1", durations.pop(0))
+
+    async with start(app) as engine:
+        instance = await engine.invoke(flow, id="1")
+        await instance.wait()
+        [before] = await engine.steps(flow, "1")
+        await instance.resume()
+        assert str(await instance.wait()) == "suspended: wait:v1"
+        assert await engine.steps(flow, "1") == [before]
+    assert durations == []
+
+
+async def test_a_timer_may_be_completed_by_hand_before_its_time(start: Start) -> None:
+    app = App()
+
+    @app.workflow("cooling")
+    async def cooling(ctx: Context) -> str:
+        await ctx.timer("cooling-off:v1", timedelta(days=365))
+        return "done"
+
+    async with start(app) as engine:
+        instance = await engine.invoke(cooling, id="1")
+        assert str(await instance.wait()) == "suspended: cooling-off:v1"
+        await instance.signal("cooling-off:v1")
+        assert await instance.result() == "done"
+        [timer] = await engine.steps(cooling, "1")
+        assert (timer.kind, timer.state) == (StepKind.TIMER, StepState.COMPLETED)
+
+
+async def test_of_a_timer_and_a_signal_that_race_one_wins_and_the_workflow_goes_on_once(start: Start) -> None:
+    app, called = App(), list[int]()
+
+    @app.workflow("race")
+    async def race(ctx: Context, number: int) -> int:
+        await ctx.timer("soon:v1", SOON_S)
+        await ctx.step("after:v1", called.append, number)
+        return number
+
+    async with start(app) as engine:
+        instances = [await engine.invoke(race, number, id=str(number)) for number in range(20)]
+
+        async def hurry(number: int) -> bool:
+            """Whether the signal was first."""
+            while (metadata := await instances[number].metadata()) is None or not metadata.started_at:
+                await asyncio.sleep(0)
+            while True:
+                metadata = await instances[number].metadata()
+                assert metadata is not None
+                if metadata.status is Status.SUSPENDED or metadata.completed_at:
+                    break
+                await asyncio.sleep(0)
+            try:
+                await instances[number].signal("soon:v1")
+            except SignalSuperseded:
+                return False
+            return True
+
+        await asyncio.gather(*map(hurry, range(20)))
+        assert await asyncio.gather(*(each.result() for each in instances)) == list(range(20))
+    assert sorted(called) == list(range(20))
+
+
+async def test_sleep_until_takes_an_aware_time_in_any_zone(start: Start) -> None:
+    app = App()
+
+    @app.workflow("until")
+    async def until(ctx: Context) -> str:
+        await ctx.sleep_until(
+            "soon", ctx.started_at.astimezone(timezone(timedelta(hours=9))) + timedelta(seconds=SOON_S)
+        )
+        return "awake"
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(until)).result() == "awake"
+
+
+WRONG: list[tuple[Callable[[Context], Any], str]] = [
+    (lambda ctx: ctx.sleep_until("until", datetime(2030, 1, 1)), "needs an aware datetime"),  # noqa: DTZ001
+    (lambda ctx: ctx.timer("wait", float("nan")), "must be a finite number of seconds"),
+    (lambda ctx: ctx.timer("wait", float("inf")), "must be a finite number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("wait", "complaint"), WRONG)
+async def test_a_naive_time_nan_and_infinity_are_refused(
+    start: Start, wait: Callable[[Context], Any], complaint: str
+) -> None:
+    app = App()
+
+    @app.workflow("wrong")
+    async def wrong(ctx: Context) -> None:
+        await wait(ctx)
+
+    async with start(app) as engine:
+        with pytest.raises(WorkflowFailed, match=complaint) as failed:
+            await (await engine.invoke(wrong)).result()
+        assert failed.value.error_type == "ValueError"
+
+
+async def test_timers_of_many_instances_all_fire(start: Start) -> None:
+    app = App()
+
+    @app.workflow("many")
+    async def many(ctx: Context, number: int) -> int:
+        await ctx.timer("wait:v1", number / 1000)
+        return number
+
+    async with start(app) as engine:
+        instances = [await engine.invoke(many, number) for number in range(50)]
+        assert [await each.result() for each in instances] == list(range(50))
