@@ -301,8 +301,9 @@ class _Host:
         await asyncio.wait([draining, telling])
 
     async def _drained(self) -> None:
+        # asked again and again: what is left may be in the hands of other processes
         queue = EnduringClient(connection_pool=self.pool)
-        while self.runtime.running or any([await queue.xlen(stream) for stream in self.runtime._streams]):
+        while self.runtime.running or any([await queue.xlen(each) for each in self.runtime._streams]):  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def _on_signals(self, do: Callable[[], object]) -> None:
