@@ -173,7 +173,7 @@ class CallableData:
         (functools.partial(functools.partial(Service().method)), "Order"), (Order, "Order"), (int, "int"), (len, ""),
         ([].append, ""), ("".join, ""), (functools.lru_cache(typed_int), "int"), (lambda: 1, ""),
     ],
-    ids=repr,
+    ids=lambda each: repr(each).split(" at 0x")[0],  # an address is another in each process of pytest-xdist
 )  # fmt: skip
 def test_the_codec_of_a_functions_result(codec: Codec, fn: Callable[..., object], tag: str) -> None:
     assert codec.returned_by(fn).tag == tag
