@@ -7,10 +7,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, overload
 
 from memable.errors import NotStarted
 from memable.keys import check_key
@@ -50,8 +49,7 @@ class DurableCall(Coroutine[Any, Any, T_co]):
         return f"<DurableCall {self.key!r}>"
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentStep:
+class CurrentStep(NamedTuple):
     """The step that is being called."""
 
     key: str

@@ -10,9 +10,9 @@ what an author stored. A script adds the times between `head` and `tail`:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 
 from memable.codec import from_json, to_json
 from memable.errors import (
@@ -42,8 +42,7 @@ def to_datetime(ms: float | str | bytes | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(float(ms) / 1000, UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A record to be written; the script that writes it puts the times in between."""
 
     head: bytes
@@ -64,6 +63,7 @@ class Draft:
         return b'{"state":"suspended","kind":"%b","type":%b' % (kind.encode(), to_json(tag))
 
 
+@lru_cache(maxsize=1024)
 def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
     return b'{"state":"%b","kind":"%b","type":%b,"attempts":%d' % (
         state.encode(),

@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from memable.errors import InvalidKey
 from memable.state import Status
@@ -89,18 +89,19 @@ def check_namespace(value: str) -> str:
 class InstanceKeys:
     """The names that concern one instance."""
 
-    __slots__ = ("instance", "instance_id", "name", "partition", "steps", "workflow")
+    __slots__ = ("_shared", "instance", "instance_id", "name", "partition", "steps", "workflow")
 
     def __init__(self, partition: Partition, workflow: str, instance_id: str) -> None:
         self.partition = partition
         self.workflow, self.instance_id = workflow, instance_id
+        self._shared = _shared(partition.prefix, workflow)
         self.name = name = f"{workflow}/{instance_id}"
         self.instance = f"{partition.prefix}instance:{name}"
         self.steps = f"{partition.prefix}steps:{name}"
 
     @property
     def stream(self) -> str:
-        return self.partition.stream(self.workflow)
+        return self._shared.stream
 
     @property
     def timers(self) -> str:
@@ -115,7 +116,22 @@ class InstanceKeys:
         return f"{self.partition.prefix}events:{self.name}"
 
     def index(self, status: Status) -> str:
-        return self.partition.index(self.workflow, status)
+        return self._shared.indexes[status]
+
+
+class _Shared:
+    """The names that the instances of a workflow in one partition share."""
+
+    __slots__ = ("indexes", "stream")
+
+    def __init__(self, partition: Partition, workflow: str) -> None:
+        self.stream = partition.stream(workflow)
+        self.indexes = {status: partition.index(workflow, status) for status in Status}
+
+
+@lru_cache(maxsize=1024)
+def _shared(prefix: str, workflow: str) -> _Shared:
+    return _Shared(Partition(prefix), workflow)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ repeats calls without thinking, and nothing here does.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from memable import lua
 from memable.calls import AnyScript, Script
@@ -41,11 +41,10 @@ class LeaseLost(Exception):
 
 def new_token() -> str:
     """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back."""
-    return secrets.token_urlsafe(12)
+    return os.urandom(12).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An instance in the hands of one run."""
 
     keys: InstanceKeys
@@ -53,8 +52,7 @@ class Held:
     lease: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """All that a run needs to begin."""
 
     life: str
@@ -97,8 +95,7 @@ class Payload:
     json: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How an instance ends."""
 
     status: Status

@@ -273,7 +273,7 @@ class Runtime:
 
     def _begin(self, partition: Partition, workflow: Workflow[Any, Any], instance_id: str, entry: str) -> None:
         keys = partition.of(workflow.name, instance_id)
-        task = asyncio.ensure_future(self._carry(workflow, keys, entry))
+        task = asyncio.get_running_loop().create_task(self._carry(workflow, keys, entry))
         self._carrying.add(task)
         task.add_done_callback(self._end)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from memable.codec import TypeCodec
 from memable.context import CurrentStep, enter_step
@@ -28,8 +28,7 @@ from memable.runtime.threads import StepThreads
 from memable.state import StepKind
 
 
-@dataclass(frozen=True, slots=True)
-class StepCall:
+class StepCall(NamedTuple):
     """What is to be called, and how."""
 
     key: str
@@ -47,8 +46,7 @@ class StepCall:
         return f"step {self.key!r} of {self.instance}"
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnd:
+class StepEnd(NamedTuple):
     """How a step ended: what to record, and what to hand back or raise once it is recorded."""
 
     draft: Draft
@@ -70,12 +68,13 @@ class StepCaller:
         `before_attempt` asks whether the run still holds its instance; what it raises ends the step unrecorded.
         """
         begin_s = time.monotonic()
+        invoke = self._invoke if call.timeout_s is None else self._invoke_in_time
         attempt = 1
         while True:
             if (asking := before_attempt()) is not None:
                 await asking
             try:
-                value = await self._attempt(call, attempt)
+                value = await invoke(call, attempt)
                 break
             except BaseException as error:
                 if _is_from_outside(error):
@@ -96,9 +95,8 @@ class StepCaller:
         draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt)
         return StepEnd(draft, _elapsed_ms(begin_s), value)
 
-    async def _attempt(self, call: StepCall, attempt: int) -> Any:
-        if call.timeout_s is None:
-            return await self._invoke(call, attempt)
+    async def _invoke_in_time(self, call: StepCall, attempt: int) -> Any:
+        assert call.timeout_s is not None
         deadline = asyncio.timeout(call.timeout_s)
         try:
             async with deadline:
@@ -118,8 +116,7 @@ class StepCaller:
         workflow, _, instance_id = call.instance.partition("/")
         current = CurrentStep(call.key, attempt, workflow, instance_id, call.life)
         context = copy_context()
-        context.run(leave_run)
-        context.run(enter_step, current)
+        context.run(_enter, current)
         if _is_async(call.fn):
             result = context.run(call.fn, *call.args)
         else:
@@ -147,6 +144,11 @@ class StepCaller:
         )
         failure.__cause__ = error
         return failure
+
+
+def _enter(step: CurrentStep) -> None:
+    leave_run()
+    enter_step(step)
 
 
 def _elapsed_ms(begin_s: float) -> float:

@@ -47,7 +47,7 @@ class RunTasks:
         """Start the first task; what it starts in turn belongs to the run too."""
         context = copy_context()
         context.run(_current_tasks.set, self)
-        return context.run(asyncio.ensure_future, coroutine)
+        return context.run(asyncio.get_running_loop().create_task, coroutine)
 
     def any_decided(self) -> bool:
         """Whether a task waits for something that is done, or will be in the next turns."""
