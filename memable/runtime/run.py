@@ -246,7 +246,7 @@ class Run:
             raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         # a step that starts while a park is on its way would be refused afterwards, its effect done
         while self._parking is not None:
-            await self._parking
+            await asyncio.shield(self._parking)  # an author who gives up on this call must not cancel it for others
         if self.over is not None:
             raise RunOver(f"{what} {key!r} of {self.name}: the run is over: {self.over.value}")
         self._used.add(key)
@@ -511,14 +511,16 @@ class Run:
             else:
                 outcome = self._completed(output)
             # a park that is on its way decides: its points are open in Redis, and a signal would start the next run
-            while self._parking is not None:
-                await self._parking
+            while self._parking is not None and self.over is None:
+                await asyncio.shield(self._parking)
             if self.over is None:
                 await self._let_land()
         finally:
             if self.over is None:
                 self.over = End.RETURNED
             await self._bid_farewell()
+            # else every run would be a cycle, left to the garbage collector
+            self._tasks.on_change = _nothing
         if self.over is End.RETURNED and outcome is not None:
             await self._finish(outcome)
         return self.over
@@ -612,6 +614,10 @@ def _chain(error: BaseException) -> list[BaseException]:
         if isinstance(each, BaseExceptionGroup):
             todo.extend(each.exceptions)
     return found
+
+
+def _nothing() -> None:
+    pass
 
 
 def _is_busy(task: asyncio.Task[None] | None) -> bool:
