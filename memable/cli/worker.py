@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,7 @@ def redis_cli(url: str) -> str:
     """The command that opens a shell at `url`; a password is left to be typed."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return f"redis-cli -s {unquote(parts.path)}"
+        return shlex.join(["redis-cli", "-s", unquote(parts.path)])
     words = ["redis-cli", "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379)]
     if (database := parts.path.strip("/")) not in ("", "0"):
         words += ["-n", database]
@@ -105,7 +106,7 @@ def redis_cli(url: str) -> str:
         words.append("--askpass")
     if parts.scheme == "rediss":
         words.append("--tls")
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _work(app: App, settings: Settings, *, burst: bool) -> int:

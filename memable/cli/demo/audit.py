@@ -101,6 +101,7 @@ def judge(seen: Evidence) -> Verdict:
             for name in seen.instances
             if name in seen.statuses and name not in completed
         ),
+        *([] if last else ["no record was ever seen"]),
         *(f"step {key!r} of {name} was recorded twice" for name, key in doubled),
         *(f"the record of step {key!r} of {name} is lost" for name, key in vanished),
         *_wrong_outcomes(seen),
@@ -140,9 +141,9 @@ def _recovery(kill: Kill | None) -> str:
 
 def _wrong_outcomes(seen: Evidence) -> list[str]:
     return [
-        f"{name} ended as {seen.outcomes[name]!r}, not as {expected!r}"
+        f"{name} ended as {seen.outcomes.get(name)!r}, not as {expected!r}"
         for name, expected in seen.expected_outcomes.items()
-        if name in seen.outcomes and seen.outcomes[name] != expected
+        if seen.outcomes.get(name) != expected
     ]
 
 
@@ -170,6 +171,8 @@ def _wrong_books(seen: Evidence) -> list[str]:
 def _wrong_kill(kill: Kill | None) -> list[str]:
     if kill is None:
         return ["no worker was killed: everything was over before one held an instance half-way"]
+    if not kill.held:
+        return [f"{kill.worker} ran nothing when it was killed"]
     return [
         f"{name}, which {kill.worker} ran when it was killed, was taken over by nobody"
         for name in kill.held

@@ -1,0 +1,464 @@
+"""The `memable` command: what it prints, what it exits with, and the one line that it has for whatever is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+import memable
+from memable import Client
+from memable.cli.fleet import Fleet
+from memable.cli.root import run
+from memable.cli.worker import redis_cli
+from memable.connection import Endpoint
+from memable.embedded import TemporaryServer
+from tests.proxy import Proxy
+from tests.worker_process import WorkerProcess, until
+
+APP = "tests.apps.shop:app"
+INSTANCE_FIELDS = {
+    "workflow", "instance_id", "status", "state", "created_at", "started_at", "completed_at", "attempt", "worker",
+    "error", "waiting_on", "labels",
+}  # fmt: skip
+STEP_FIELDS = {"key", "kind", "state", "result", "error", "attempts", "started_at", "completed_at", "duration_s"}
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document that was printed."""
+        assert self.err == ""
+        return json.loads(self.out)
+
+    def is_refused(self, *texts: str) -> None:
+        """One clear line on stderr, nothing on stdout, exit code 2."""
+        assert self.code == 2, self
+        assert self.out == ""
+        assert len(self.err.splitlines()) == 1, self.err
+        assert self.err.startswith("memable: ")
+        for text in texts:
+            assert text in self.err
+
+
+Cli = Callable[..., Ran]
+AsyncCli = Callable[..., Awaitable[Ran]]
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch, redis_url: str, namespace: str) -> None:
+    for name in [name for name in os.environ if name.startswith("MEMABLE_") and name != "MEMABLE_REDIS_SERVER"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MEMABLE_REDIS_URL", redis_url)
+    monkeypatch.setenv("MEMABLE_NAMESPACE", namespace)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    # rich tells a terminal by these, too
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    """The command in this process: `main` does no more than exit with its code."""
+
+    def call(*arguments: str) -> Ran:
+        code = run(arguments)
+        out, err = capfd.readouterr()
+        return Ran(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+async def acli(cli: Cli) -> AsyncCli:
+    """The same beside a loop that runs."""
+
+    async def call(*arguments: str) -> Ran:
+        return await asyncio.to_thread(cli, *arguments)
+
+    return call
+
+
+@pytest.fixture
+async def worker(tmp_path: Path, redis_url: str, namespace: str) -> AsyncIterator[WorkerProcess]:
+    async with memable_worker(tmp_path, redis_url, namespace) as process:
+        yield process
+
+
+@pytest.fixture
+async def client(redis_url: str, namespace: str) -> AsyncIterator[Client]:
+    async with memable.connect(redis_url, namespace=namespace) as client:
+        yield client
+
+
+def memable_worker(directory: Path, url: str, namespace: str, *options: str) -> WorkerProcess:
+    return WorkerProcess(
+        directory, url, "-m", "memable.cli", "worker", APP, *options, MEMABLE_NAMESPACE=namespace, MEMABLE_LEASE="1"
+    )
+
+
+# ── the everyday commands ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_invoke_starts_an_instance_once_and_waits_for_its_result(worker: WorkerProcess, acli: AsyncCli) -> None:
+    assert await acli("invoke", "greet", '"you"', "--id", "g", "--wait") == (0, 'greet/g completed\n"hello you"\n', "")
+    assert await acli("invoke", "greet", '"you"', "--id", "g") == (0, "greet/g (was there already) completed\n", "")
+
+    document = (await acli("invoke", "greet", '"you"', "--id", "g", "--wait", "--json")).document
+    assert document.keys() == INSTANCE_FIELDS | {"created", "output"}
+    assert (document["created"], document["status"], document["output"]) == (False, "completed", "hello you")
+
+    (await acli("invoke", "greet", '"her"', "--id", "g")).is_refused("greet/g exists already, with another input")
+
+
+async def test_an_instance_that_fails_is_exit_code_1(worker: WorkerProcess, acli: AsyncCli) -> None:
+    ran = await acli("invoke", "fail", "--id", "f", "--wait")
+    assert ran.code == 1
+    # whatever is in an author's error, it is one line, and steers nobody's terminal
+    assert ran.out.startswith("fail/f failed: StepFailed: ")
+    assert len(ran.out.splitlines()) == 1
+    assert "\x1b" not in ran.out
+
+    ran = await acli("invoke", "fail", "--id", "f", "--wait", "--json")
+    assert ran.code == 1
+    assert ran.document["status"] == "failed"
+
+    resumed = await acli("resume", "fail", "f")
+    assert resumed.code == 0
+    assert resumed.out.startswith("fail/f ")
+    # waited for: the second run counts, and ends as the first did
+    again = await acli("invoke", "fail", "--id", "f", "--wait", "--json")
+    assert (again.code, again.document["attempt"]) == (1, 2)
+
+
+async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acli: AsyncCli) -> None:
+    waiting = (await acli("invoke", "ask", "--id", "a", "--wait", "--json")).document
+    assert (waiting["state"], waiting["waiting_on"]) == ("suspended: asking", ["answer:v1"])
+
+    (await acli("signal", "ask", "a", "answer:v1", '"yes"')).is_refused("type mismatch: expected bool, found string")
+    (await acli("signal", "ask", "a", "other:v1", "true")).is_refused("signal 'other:v1' to ask/a rejected")
+    assert await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s") == (0, "ask/a got answer:v1\n", "")
+    sent_again = await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s", "--json")
+    assert sent_again.document == {"workflow": "ask", "instance_id": "a", "key": "answer:v1", "accepted": True}
+    (await acli("signal", "ask", "a", "answer:v1", "true")).is_refused("superseded")
+
+
+async def test_show_is_a_timeline_of_the_steps(worker: WorkerProcess, client: Client, acli: AsyncCli) -> None:
+    await (await client.invoke("fail", id="f")).wait()
+    shown = await acli("show", "fail", "f")
+    assert (shown.code, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert re.split(r"\s{2,}", lines[0]) == ["instance", "fail/f"]
+    header = next(line for line in lines if line.startswith("AFTER"))
+    assert header.split() == ["AFTER", "KEY", "KIND", "STATE", "ATTEMPTS", "DURATION", "WAIT", "RESULT"]
+    charge, ship = lines[lines.index(header) + 1 :]
+    assert re.fullmatch(r'\+\S+ m?s +charge:v1 +step +completed +1 +\S+ m?s +"PAID"', charge)
+    assert re.fullmatch(r"\+\S+ m?s +ship:v1 +step +failed +1 +\S+ m?s +ValueError: out of stock .*", ship)
+    assert "\x1b" not in shown.out
+
+    document = (await acli("show", "fail", "f", "--json")).document
+    assert document.keys() == INSTANCE_FIELDS | {"output", "steps"}
+    assert [step.keys() for step in document["steps"]] == [STEP_FIELDS, STEP_FIELDS]
+
+    await (await client.invoke("ask", id="a")).wait()
+    assert re.search(r"answer:v1 +signal +suspended +\S+ m?s …\n", (await acli("show", "ask", "a")).out)
+
+
+async def test_list_goes_page_by_page(client: Client, worker: WorkerProcess, acli: AsyncCli) -> None:
+    for number in range(3):
+        await (await client.invoke("greet", "you", id=f"g{number}")).wait()
+    first = (await acli("list", "greet", "--limit", "2", "--json")).document
+    assert first.keys() == {"items", "cursor"}
+    assert [item["instance_id"] for item in first["items"]] == ["g2", "g1"]
+    assert first["items"][0].keys() == INSTANCE_FIELDS
+    second = (await acli("list", "greet", "--cursor", first["cursor"], "--json")).document
+    assert ([item["instance_id"] for item in second["items"]], second["cursor"]) == (["g0"], None)
+
+    shown = await acli("list", "--status", "completed", "--limit", "1")
+    assert shown.out.splitlines()[0].split() == ["INSTANCE", "CREATED", "RUNS", "STATE"]
+    assert shown.out.splitlines()[1].startswith("greet/g2 ")
+    assert shown.out.splitlines()[2].startswith("more: --cursor ")
+    assert (await acli("list", "nobody")).out == "no instances\n"
+
+
+async def test_the_options_go_before_the_environment(
+    worker: WorkerProcess, acli: AsyncCli, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMABLE_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("MEMABLE_NAMESPACE", "elsewhere")
+    options = ("--url", redis_url, "--namespace", namespace)
+    assert (await acli("invoke", "greet", '"you"', "--wait", "--json", *options)).document["output"] == "hello you"
+
+
+async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: str, namespace: str) -> None:
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "memable.cli", "invoke", "greet", "-", "--wait", "--id", "g"],
+        input='"you"',
+        env={**os.environ, "MEMABLE_REDIS_URL": redis_url, "MEMABLE_NAMESPACE": namespace},
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, 'greet/g completed\n"hello you"\n', "")
+
+
+# ── what is wrong is said in one line ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nonsense"], "No such command 'nonsense' (see memable --help)"),
+        (["show", "greet"], "Missing argument 'ID' (see memable show --help)"),
+        (["list", "--limit", "0"], "Invalid value for '--limit'"),
+        (["list", "--status", "lost"], "'lost' is not one of 'queued', 'running'"),
+        (["list", "--cursor", "nowhere"], "'nowhere' is no cursor"),
+        (["list", "--colour"], "No such option"),
+        (["invoke", "greet", "you"], "'you' is no JSON (a text is written with its quotes: '\"you\"')"),
+        (["invoke", "greet", "NaN"], "'NaN' is no JSON"),
+        (["invoke", "nobody"], "workflow 'nobody' is not known in namespace"),
+        (["invoke", "a/b"], "invalid workflow 'a/b'"),
+        (["invoke", "greet", "--id", ""], "invalid instance id ''"),
+        (["show", "greet", "none"], "there is no instance greet/none"),
+        (["resume", "greet", "none"], "there is no instance greet/none"),
+        (["signal", "greet", "none", "go"], "signal 'go' to greet/none rejected"),
+        (["signal", "greet", "none", "_go"], "invalid suspend point '_go'"),
+        (["list", "--namespace", "no space"], "setting namespace is 'no space'"),
+        (["list", "--url", "http://localhost"], "the Redis URL is wrong: it must begin with redis://"),
+        (["list", "--url", "redis://localhost:port"], "the Redis URL is wrong: its host or port"),
+        (["worker", APP, "--processes", "0"], "Invalid value for '--processes'"),
+        (["worker", APP, "--concurrency", "some"], "Invalid value for '--concurrency'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage(cli: Cli, arguments: list[str], text: str) -> None:
+    cli(*arguments).is_refused(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "texts"),
+    [
+        ("", "{}", ["is not MODULE:APP, such as shop.workflows:app"]),
+        ("", "{}:", ["is not MODULE:APP"]),
+        ("", "nowhere_{}:app", ["there is no module 'nowhere_"]),
+        ("", "{}.inner:app", ["there is no module '", ".inner'"]),
+        ("import nowhere", "{}:app", ["cannot be imported: ModuleNotFoundError: No module named 'nowhere'"]),
+        ("def f():\n    1 / 0\nf()", "{}:app", ["cannot be imported: ZeroDivisionError: division by zero (", "line 2"]),
+        ("x = = 1", "{}:app", ["cannot be imported: SyntaxError: invalid syntax"]),
+        ("raise ValueError('two\\nlines')", "{}:app", ["cannot be imported: ValueError: two lines ("]),
+        ("raise SystemExit(3)", "{}:app", ["cannot be imported: SystemExit: 3"]),
+        ("import memable\nshop = memable.App()", "{}:app", ["has no attribute 'app'; it has ", ":shop"]),
+        ("app = 'an app'", "{}:app", ["is of type 'str' and not a memable.App"]),
+        ("import memable\napp = memable.App", "{}:app", ["is the class 'App' and not a memable.App"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["worker", "dev"])
+def test_an_app_that_cannot_be_had(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, source: str, place: str, texts: list[str]
+) -> None:
+    name = f"app_{abs(hash((command, source, place)))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    cli(command, place.format(name)).is_refused(*texts)
+
+
+@pytest.mark.parametrize("command", [["list"], ["worker", APP]], ids=["list", "worker"])
+def test_a_setting_that_is_not_allowed(cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setenv("MEMABLE_LEASE", "soon")
+    cli(*command).is_refused("MEMABLE_LEASE is 'soon'; allowed: seconds, at least 1")
+
+
+class OlderRedis(Proxy):
+    """A server that says that it is Redis 6.2."""
+
+    async def _pump_replies(self, server: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await server.read(1 << 20):
+            writer.write(re.sub(rb"redis_version:\d\.\d", b"redis_version:6.2", data))
+
+
+WAYS = pytest.mark.parametrize(
+    "way", [["list"], ["worker", APP], ["worker", APP, "--processes", "2"]], ids=["list", "worker", "processes"]
+)
+
+
+def subprocess_cli(*arguments: str) -> Ran:
+    command = [sys.executable, "-m", "memable.cli", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    # what arq says as it starts is no error
+    err = "".join(line for line in ran.stderr.splitlines(True) if not re.match(r"\d\d:\d\d:\d\d: ", line))
+    return Ran(ran.returncode, ran.stdout, err)
+
+
+@WAYS
+async def test_a_redis_older_than_7_0(redis_url: str, monkeypatch: pytest.MonkeyPatch, way: list[str]) -> None:
+    async with OlderRedis(redis_url) as older:
+        monkeypatch.setenv("MEMABLE_REDIS_URL", older.url)
+        (await asyncio.to_thread(subprocess_cli, *way)).is_refused("is Redis 6.2", "needs Redis 7.0 or Valkey 8")
+
+
+@WAYS
+def test_a_url_that_is_none(monkeypatch: pytest.MonkeyPatch, way: list[str]) -> None:
+    monkeypatch.setenv("MEMABLE_REDIS_URL", "http://me:secret@localhost")
+    ran = subprocess_cli(*way)
+    ran.is_refused("the Redis URL is wrong: it must begin with redis://, rediss:// or unix://")
+    assert "secret" not in ran.err
+
+
+@WAYS
+def test_a_server_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str]) -> None:
+    monkeypatch.setenv("MEMABLE_REDIS_URL", f"unix://{tmp_path}/nobody.sock")
+    subprocess_cli(*way).is_refused("cannot reach Redis at unix://", "check the URL, and that the server runs")
+
+
+@WAYS
+def test_a_namespace_of_another_layout(redis_url: str, namespace: str, way: list[str]) -> None:
+    with Endpoint.from_url(redis_url).sync_client() as admin:
+        admin.hset(f"{namespace}:meta", mapping={"layout": "99", "partitions": "1"})
+    subprocess_cli(*way).is_refused(repr(namespace), "layout")
+
+
+@WAYS
+def test_a_namespace_of_another_number_of_partitions(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, way: list[str]
+) -> None:
+    monkeypatch.setenv("MEMABLE_PARTITIONS", "4")
+    assert subprocess_cli("list").code == 0
+    monkeypatch.setenv("MEMABLE_PARTITIONS", "2")
+    subprocess_cli(*way).is_refused(f"namespace {namespace!r} has 4 partitions, not 2")
+
+
+@pytest.mark.parametrize("missing", ["click", "rich", "arq"])
+def test_without_the_extra_it_says_what_to_install(missing: str, redis_url: str) -> None:
+    arguments = ["memable", "worker", APP] if missing == "arq" else ["memable", "list"]
+    code = f"import sys; sys.modules[{missing!r}] = None; sys.argv = {arguments}; import memable.cli as c; c.main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    Ran(ran.returncode, ran.stdout, ran.stderr).is_refused(f"needs {missing}", "pip install 'memable[worker]'")
+
+
+def test_without_a_command_it_lists_them(cli: Cli) -> None:
+    ran = cli()
+    assert (ran.code, ran.out) == (2, "")
+    for name in ("demo", "dev", "invoke", "list", "resume", "show", "signal", "worker"):
+        assert f"\n  {name} " in ran.err
+    assert cli("--version") == (0, "memable 0.1.0\n", "")
+    assert cli("worker", "--help").out.startswith("Usage: memable worker [OPTIONS] MODULE:APP")
+
+
+# ── worker processes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pids_in(process: WorkerProcess) -> list[int]:
+    return [int(pid) for pid in re.findall(r"worker process \d+ is pid (\d+)", process.log)]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # killed, and not yet reaped by whoever inherited it
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def test_several_processes_end_together(tmp_path: Path, redis_url: str, namespace: str, client: Client) -> None:
+    async with memable_worker(tmp_path, redis_url, namespace, "--processes", "2", "--concurrency", "3") as fleet:
+        await fleet.logged("INFO memable.runtime: worker", times=2)
+        assert await (await client.invoke("greet", "you")).result() == "hello you"
+        assert await fleet.terminate() == 0
+        assert len(pids_in(fleet)) == 2
+        assert all(is_gone(pid) for pid in pids_in(fleet))
+        assert fleet.log.count("has stopped") == 2
+
+
+async def test_a_process_that_dies_is_replaced(tmp_path: Path, redis_url: str, namespace: str, client: Client) -> None:
+    async with memable_worker(tmp_path, redis_url, namespace, "--processes", "2") as fleet:
+        await fleet.logged("INFO memable.runtime: worker", times=2)
+        for pid in pids_in(fleet):
+            os.kill(pid, signal.SIGKILL)
+        await fleet.logged("was killed by SIGKILL; another starts in 0.5 s", times=2)
+        assert await (await client.invoke("greet", "you")).result() == "hello you"
+        await fleet.logged("INFO memable.runtime: worker", times=4)
+        assert await fleet.terminate() == 0
+        assert all(is_gone(pid) for pid in pids_in(fleet))
+
+
+async def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, redis_url: str, namespace: str) -> None:
+    async with memable_worker(tmp_path, redis_url, namespace, "--processes", "2") as fleet:
+        await fleet.logged("INFO memable.runtime: worker", times=2)
+        fleet.process.kill()
+        await until(lambda: all(is_gone(pid) for pid in pids_in(fleet)), "the end of the orphans")
+        assert fleet.log.count("has stopped") == 2
+
+
+async def test_a_process_that_cannot_start_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
+    assert await Fleet(["nowhere_at_all:app"], 2, is_burst=False).run() == 2
+    assert "memable: there is no module 'nowhere_at_all'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_burst_ends_when_all_is_done(
+    tmp_path: Path, redis_url: str, namespace: str, client: Client, processes: str
+) -> None:
+    async with memable_worker(tmp_path, redis_url, namespace, "--burst") as announcer:
+        assert await announcer.ended() == 0
+    invocations = [await client.invoke("greet", str(number)) for number in range(20)]
+    async with memable_worker(tmp_path, redis_url, namespace, "--burst", "--processes", processes) as burst:
+        assert await burst.ended() == 0
+    for invocation in invocations:
+        known = await invocation.metadata()
+        assert known is not None
+        assert known.status == "completed"
+
+
+async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_dir: Path) -> None:
+    command = ("-m", "memable.cli", "dev", APP, "--data-dir", str(data_dir))
+    async with WorkerProcess(tmp_path, "", *command) as dev:
+        url = re.search(r"Redis: +(\S+)", dev.log)
+        shell = re.search(r"look in: +redis-cli -s (\S+)", dev.log)
+        assert url is not None
+        assert shell is not None
+        with redis.Redis(unix_socket_path=shell[1]) as looking:
+            assert looking.ping()
+        async with memable.connect(url[1], namespace="memable") as client:
+            assert await (await client.invoke("greet", "you", id="g")).result() == "hello you"
+        dev.process.send_signal(signal.SIGINT)
+        assert await dev.ended() == 0
+        assert "Traceback" not in dev.log
+    with pytest.raises(redis.ConnectionError), redis.Redis(unix_socket_path=shell[1]) as looking:
+        looking.ping()
+
+
+async def test_dev_uses_the_server_that_is_named(tmp_path: Path, server: TemporaryServer) -> None:
+    data_dir = tmp_path / "none"
+    async with WorkerProcess(tmp_path, server.url, "-m", "memable.cli", "dev", APP, "--data-dir", str(data_dir)) as dev:
+        assert f"Redis:     {server.url}" in dev.log
+        assert await dev.terminate() == 0
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("unix:///tmp/a%20b/r.sock", "redis-cli -s '/tmp/a b/r.sock'"),
+        ("redis://localhost", "redis-cli -h localhost -p 6379"),
+        ("rediss://me:secret@host:7000/3", "redis-cli -h host -p 7000 -n 3 --user me --askpass --tls"),
+    ],
+)
+def test_the_line_to_copy_for_redis_cli(url: str, command: str) -> None:
+    assert redis_cli(url) == command
