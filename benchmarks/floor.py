@@ -15,7 +15,7 @@ import asyncio
 import json
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import redis.asyncio as redis
@@ -61,7 +61,7 @@ class Line:
         self._wake = asyncio.Event()
         self._shas: dict[str, str] = {}
 
-    async def __aenter__(self) -> Line:
+    async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         for name, source in SCRIPTS.items():
             self._shas[name] = await self.client.script_load(source)

@@ -1,4 +1,4 @@
-"""Instances that do nothing but their steps: the worker that runs them, and clients that start and await them.
+"""Instances that do nothing but their steps, and clients that start and await them; noop_worker.py runs them.
 
 Each role is a process of its own, and prints what it measured as one JSON line.
 """
@@ -6,9 +6,7 @@ Each role is a process of its own, and prints what it measured as one JSON line.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,8 +15,7 @@ from typing import Any
 import uvloop
 
 import memable
-from memable import App, Context, Settings
-from memable.runtime.runtime import Runtime
+from memable import App, Context
 
 
 @asynccontextmanager
@@ -42,16 +39,6 @@ async def noop(ctx: Context, order: dict[str, Any]) -> dict[str, float]:
 
 def order(steps: int) -> dict[str, Any]:
     return {"steps": steps, "items": [1, 2, 3]}
-
-
-async def work(url: str) -> None:
-    """Run instances until SIGTERM."""
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    runtime = Runtime(app, Settings(redis_url=url))
-    await runtime.start()
-    await stopped.wait()
-    await runtime.stop()
 
 
 async def invoke(url: str, instances: int, steps: int) -> dict[str, float]:
@@ -85,14 +72,12 @@ async def usage(url: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("role", choices=["work", "invoke", "latency", "usage"])
+    parser.add_argument("role", choices=["invoke", "latency", "usage"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--instances", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=1)
     given = parser.parse_args()
     match given.role:
-        case "work":
-            uvloop.run(work(given.url))
         case "invoke":
             print(json.dumps(uvloop.run(invoke(given.url, given.instances, given.steps))))
         case "latency":

@@ -1,4 +1,4 @@
-"""Throughput and latency of one worker process, beside the floor (floor.py): same run, same server, same machine.
+"""Throughput and latency of one arq worker process, beside the floor (floor.py): same run, same server, same machine.
 
     make bench
     python benchmarks/throughput.py --instances 20000 --runs 5 --json
@@ -141,19 +141,28 @@ class Bench:
 
     @contextmanager
     def _worker(self) -> Iterator[None]:
-        worker = subprocess.Popen([sys.executable, str(HERE / "noop.py"), "work", "--url", self._url])
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "arq", "noop_worker.WorkerSettings"],
+            cwd=HERE,
+            env={**os.environ, "MEMABLE_REDIS_URL": self._url},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             yield
         finally:
             worker.terminate()
-            worker.wait(30)
+            _, said = worker.communicate(timeout=60)
+            if worker.returncode:
+                # told only then: arq talks of itself all the time
+                print(said, file=sys.stderr)
 
     def _await_completed(self, instances: int) -> None:
         index = KEYS.partitions[0].index("noop", Status.COMPLETED)
         completed, moved_s = 0, time.monotonic()
         while completed < instances:
             time.sleep(0.02)
-            before, completed = completed, int(self._admin.zcard(index))  # type: ignore[arg-type]  # not a coroutine here
+            before, completed = completed, int(str(self._admin.zcard(index)))
             if completed > before:
                 moved_s = time.monotonic()
             elif time.monotonic() - moved_s > STALLED_S:
@@ -162,7 +171,7 @@ class Bench:
     def _between_claim_and_end(self, instances: int) -> float:
         pipeline = self._admin.pipeline(transaction=False)
         for number in range(instances):
-            pipeline.hmget(KEYS.of("noop", str(number)).instance, "started_ms", "completed_ms")
+            pipeline.hmget(KEYS.of("noop", str(number)).instance, ["started_ms", "completed_ms"])
         times: list[tuple[bytes, bytes]] = pipeline.execute()
         return (max(int(end) for _, end in times) - min(int(begin) for begin, _ in times)) / 1000
 
@@ -180,25 +189,17 @@ def server() -> Iterator[str]:
 
 
 def table(lines: list[Rate | Latency]) -> str:
-    """Medians over the runs, memable beside the floor, and the ratio of each run."""
-    rows = [("", "memable", "floor", "ratio", "CPU µs", "floor", "server µs", "floor", "calls", "floor")]
+    """Medians over the runs, memable beside the floor, and the median of the ratios of each run."""
+    rows = [["", "memable", "floor", "ratio", "CPU µs", "floor", "server µs", "floor", "calls", "floor"]]
     rates = [line for line in lines if isinstance(line, Rate)]
     for what in dict.fromkeys(rate.what for rate in rates):
-        ours, floors = (
-            [rate for rate in rates if (rate.what, rate.who) == (what, who)] for who in ("memable", "floor")
-        )
-        ratio = median(our.per_s / floor.per_s for our, floor in zip(ours, floors, strict=True))
-
-        def medians(name: str, form: str, ours: list[Rate] = ours, floors: list[Rate] = floors) -> Iterator[str]:
-            for side in (ours, floors):
-                yield format(median(getattr(rate, name) for rate in side), form)
-
-        cpu, server_cpu, calls = (
-            medians("cpu_us", ".1f"),
-            medians("server_cpu_us", ".1f"),
-            medians("server_calls", ".1f"),
-        )
-        rows.append((f"{what} /s", *medians("per_s", ",.0f"), f"{ratio:.2f}", *cpu, *server_cpu, *calls))
+        sides = [[rate for rate in rates if (rate.what, rate.who) == (what, who)] for who in ("memable", "floor")]
+        row = [f"{what} /s"]
+        for name, form in (("per_s", ",.0f"), ("cpu_us", ".1f"), ("server_cpu_us", ".1f"), ("server_calls", ".1f")):
+            row += (format(median(getattr(rate, name) for rate in side), form) for side in sides)
+        ratio = median(our.per_s / floor.per_s for our, floor in zip(*sides, strict=True))
+        row.insert(3, f"{ratio:.2f}")
+        rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     latencies = [line for line in lines if isinstance(line, Latency)]
@@ -224,13 +225,10 @@ def main() -> None:
             Bench(url, admin, tell).run(number, given.instances)
     if not given.json:
         binary = find_server()
-        version = ".".join(map(str, binary.version))
-        print(
-            f"\none worker process, concurrency 100, {binary.kind} {version} with AOF everysec, medians of {given.runs}"
-        )
-        print(
-            f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, {time.strftime('%F')}\n"
-        )
+        server_name = f"{binary.kind} {'.'.join(map(str, binary.version))} with AOF everysec"
+        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}"
+        print(f"\none arq worker process, concurrency 100, {server_name}, medians of {given.runs}")
+        print(f"{machine}, {time.strftime('%F')}\n")
         print(table(lines))
 
 
