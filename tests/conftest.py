@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,14 @@ from uuid import uuid4
 
 import pytest
 
+from memable.connection import Endpoint, ScriptConnection
 from memable.embedded import TemporaryServer, stop_server
+from memable.keys import Keys
+from tests.lua import invariants
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "disorderly: breaks its namespace on purpose, which is not checked then")
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +49,32 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "data"
     yield directory
     stop_server(directory)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test that had a namespace, it is in order, and all that is left in it has an end or is permanent."""
+    if not {"redis_url", "namespace"} <= set(request.fixturenames) or request.node.get_closest_marker("disorderly"):
+        yield
+        return
+    # asked for here, so that they outlast whatever else the test uses
+    url, namespace = request.getfixturevalue("redis_url"), request.getfixturevalue("namespace")
+    yield
+    # a loop of our own, which pytest-asyncio does not get to see
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(_check_left(url, namespace))
+
+
+async def _check_left(url: str, namespace: str) -> None:
+    connection = ScriptConnection(Endpoint.from_url(url), give_up_after_s=20)
+    await connection.start()
+    try:
+        partitions = await connection.command("HGET", Keys.meta(namespace), "partitions")
+        if partitions is not None:
+            keys = Keys(namespace, partitions=int(partitions))
+            scene = await invariants.check(connection, keys)
+            # what no script writes and no retention ends
+            leaders = {partition.leader for partition in keys.partitions} & scene.strings.keys()
+            assert leaders <= scene.expires_ms.keys(), "a leader would lead for ever"
+    finally:
+        await connection.close()

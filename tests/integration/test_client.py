@@ -493,6 +493,7 @@ class TestResults:
                 await result
             assert (raised.value.error_type, raised.value.failed_step) == ("StepFailed", "ship:v1")
 
+    @pytest.mark.disorderly
     async def test_a_cancelled_instance_says_so(self, client: Client, worker: HandWorker) -> None:
         # cancelling is not built yet; what it will leave is
         handle = await client.invoke(ping, id="1")

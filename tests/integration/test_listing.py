@@ -114,6 +114,7 @@ async def test_many_of_the_same_microsecond_are_neither_lost_nor_doubled(
     assert await all_pages(client, limit) == by_place
 
 
+@pytest.mark.disorderly
 async def test_what_an_index_should_have_forgotten_is_passed_over(client: Client, worker: HandWorker) -> None:
     made = await invoked(client, 100)
     kept = []

@@ -204,6 +204,7 @@ class TestWait:
         await (await worker.take("ping")).complete("pong")
         assert await handle.result(timeout=20) == "pong"
 
+    @pytest.mark.disorderly
     async def test_an_instance_that_goes_while_it_is_waited_for_is_not_found(
         self, client: Client, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -217,6 +218,7 @@ class TestWait:
         with pytest.raises(memable.InstanceNotFound):
             await handle.wait()
 
+    @pytest.mark.disorderly
     async def test_a_state_that_no_event_tells_is_read_slowly(
         self, client: Client, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
