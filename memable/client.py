@@ -350,8 +350,9 @@ class Client:
         may be left out, but never the last. `InstanceNotFound` if there is none, or none any more; `InvalidKey`,
         `StorageError`, `NotStarted`.
 
-        >>> async for state in client.subscribe(order, "order-42"):
-        ...     print(state)
+        >>> async def follow(client: Client) -> None:
+        ...     async for state in client.subscribe("order", "order-42"):
+        ...         print(state)
         """
         return self._states(self._find(workflow, id))
 
