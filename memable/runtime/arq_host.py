@@ -47,7 +47,6 @@ from memable.connection import Endpoint
 from memable.errors import MemableError, NotStarted, StorageError
 from memable.runtime.enduring import EnduringClient, EnduringPool, Phase
 from memable.runtime.logs import JsonFormatter, set_up_logging
-from memable.runtime.run import End
 from memable.runtime.runtime import Runtime
 from memable.settings import Settings, load_settings
 from memable.workflow import App
@@ -75,7 +74,6 @@ _HOST: Final = "memable"
 
 _SETTINGS_OF_MEMABLE: Final = ("redis_settings", "redis_pool")
 _DRAIN_POLL_S: Final = 0.05
-_AGAIN_S: Final = 0.05
 
 Hook = Callable[[dict[Any, Any]], Awaitable[Any]]
 
@@ -181,7 +179,6 @@ class _Host:
         self._client: asyncio.Task[Client] | None = None
         self._main: asyncio.Task[Any] | None = None
         self._stop: asyncio.Task[None] | None = None
-        self._is_told_twice = False
         self._has_failed = False
 
     def for_arq(self) -> dict[str, Any]:
@@ -302,8 +299,7 @@ class _Host:
 
     async def _drained(self) -> None:
         # asked again and again: what is left may be in the hands of other processes
-        queue = EnduringClient(connection_pool=self.pool)
-        while self.runtime.running or any([await queue.xlen(each) for each in self.runtime._streams]):  # noqa: ASYNC110
+        while not await self.runtime.is_idle():  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def _on_signals(self, do: Callable[[], object]) -> None:
@@ -316,14 +312,9 @@ class _Host:
                 loop.add_signal_handler(number, do)
 
     def _hand_back(self) -> None:
-        """Told again while runs have their grace: hand them back now. Repeated, for a claim that is on its way."""
-        if not self._is_told_twice:
-            _log.warning("told to stop again: %d instances are handed back now", self.runtime.running)
-        self._is_told_twice = True
-        for each in list(self.runtime._runs.values()):
-            each.stop(End.HANDED_BACK)
-        if self._stop is not None and not self._stop.done():
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._hand_back)
+        """Told again while runs have their grace: hand them back now."""
+        _log.warning("told to stop again: %d instances are handed back now", self.runtime.running)
+        self.runtime.hand_back()
 
     # ── what arq functions use ───────────────────────────────────────────────────────────────────────────────────
 

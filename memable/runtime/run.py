@@ -500,6 +500,8 @@ class Run:
 
     async def carry(self) -> End:
         """Call the workflow's function, and bring the instance to rest; why this run is over."""
+        if self.over is not None:
+            return self.over
         install_task_factory(asyncio.get_running_loop())
         outcome: Outcome | None = None
         try:

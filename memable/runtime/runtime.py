@@ -65,6 +65,9 @@ class Runtime:
         self._carrying: set[asyncio.Task[None]] = set()
         self._slot_freed = asyncio.Event()
         self._is_stopping = False
+        self._is_handing_back = False
+        self._streams: dict[str, tuple[Partition, Workflow[Any, Any]]] = {}
+        self._trouble: str | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._leaders: list[Leader] = []
         self._controls: list[Subscription] = []
@@ -136,19 +139,35 @@ class Runtime:
         self._slot_freed.set()
         await self._end_loops()
         await self._wait_for_runs(self.settings.shutdown_grace if grace_s is None else grace_s)
-        for run in list(self._runs.values()):
-            run.stop(End.HANDED_BACK)
+        self.hand_back()
         await self._wait_for_runs(_LAST_WORDS_S)
         for control in self._controls:
             control.close()
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
-                await asyncio.gather(*(leader.stop() for leader in self._leaders))
-                await self._connection.command("ZREM", self._store.keys.workers, self.worker)
-                for stream in self._streams:
-                    await self._store.drop_consumer(stream, self.worker)
+                await self._take_leave()
         await self._exits.aclose()
+        await self._wait_for_runs(_LAST_WORDS_S)  # without a connection none of them waits for Redis any more
         _log.info("worker %s has stopped", self.worker)
+
+    def hand_back(self) -> None:
+        """End every run here now; its instance is queued again, for any worker. A step in flight is cancelled."""
+        self._is_handing_back = True
+        for run in list(self._runs.values()):
+            run.stop(End.HANDED_BACK)
+
+    async def is_idle(self) -> bool:
+        """Whether nothing is run here, and nothing that this worker could run is queued or running anywhere."""
+        if self._carrying:
+            return False
+        lengths = await asyncio.gather(*(self._connection.command("XLEN", stream) for stream in self._streams))
+        return not any(lengths)
+
+    async def _take_leave(self) -> None:
+        await asyncio.gather(*(leader.stop() for leader in self._leaders))
+        if self._leaders:  # else the start has failed, and nobody has seen this worker
+            await self._connection.command("ZREM", self._store.keys.workers, self.worker)
+        await asyncio.gather(*(self._store.drop_consumer(stream, self.worker) for stream in self._streams))
 
     async def _enter_lifespan(self, exits: AsyncExitStack) -> Mapping[str, Any]:
         if self.app.lifespan is None:
@@ -240,13 +259,14 @@ class Runtime:
                 continue
             try:
                 self._begin_all(await self._read(free))
+                self._trouble = None
             except ServerRefused as error:
-                if error.code != "NOGROUP":
-                    _log.error("worker %s cannot read: %s", self.worker, error)
-                    continue
-                _log.warning("a stream or its group is gone, and is made anew")
-                with suppress(StorageError):
-                    await self._create_groups()
+                if error.code != self._trouble:  # said once, not with every try
+                    self._trouble = error.code
+                    _log.warning("worker %s cannot take work: %s", self.worker, error)
+                if error.code == "NOGROUP":
+                    with suppress(StorageError):
+                        await self._create_groups()
             except StorageError:
                 continue  # the reader has logged it, and waits before it connects again
             except Exception:
@@ -289,6 +309,8 @@ class Runtime:
             run = Run(self._workshop, workflow, held, claim)
             self._runs[keys.name] = run
             self._leases.hold(run, sent_s)
+            if self._is_handing_back:  # its claim was on its way
+                run.stop(End.HANDED_BACK)
             try:
                 if await run.carry() is End.HANDED_BACK:
                     await self._store.release(held)
