@@ -17,7 +17,7 @@ from memable.invocation import Invocation
 from memable.state import Status, WorkflowMetadata
 
 
-@click.command()
+@click.command(short_help="Start an instance.")
 @click.argument("workflow")
 @click.argument("input", metavar="[INPUT_JSON]", required=False, callback=json_value)
 @click.option(
@@ -52,7 +52,7 @@ def invoke(target: Target, *, workflow: str, input: Any, id: str | None, wait: b
     return target.run(act)
 
 
-@click.command()
+@click.command(short_help="Complete the point at which an instance waits.")
 @click.argument("workflow")
 @click.argument("id")
 @click.argument("key")
@@ -73,7 +73,7 @@ def signal(target: Target, *, workflow: str, id: str, key: str, payload: Any, si
     return target.run(act)
 
 
-@click.command()
+@click.command(short_help="Run an instance at rest again.")
 @click.argument("workflow")
 @click.argument("id")
 @takes_target

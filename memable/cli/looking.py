@@ -31,7 +31,7 @@ from memable.errors import InstanceNotFound, MemableError
 from memable.state import Status, StepKind, StepRecord, StepState, WorkflowMetadata
 
 
-@click.command(name="list")
+@click.command(name="list", short_help="List instances, the newest first.")
 @click.argument("workflow", required=False)
 @click.option("--status", type=click.Choice([each.value for each in Status]), help="Only those in this status.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
@@ -61,7 +61,7 @@ def list_(target: Target, *, workflow: str | None, status: str | None, limit: in
     return target.run(act)
 
 
-@click.command()
+@click.command(short_help="Show an instance and its steps.")
 @click.argument("workflow")
 @click.argument("id")
 @takes_target

@@ -32,7 +32,7 @@ _CONCURRENCY = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Run the workflows of MODULE:APP.")
 @_APP
 @click.option(
     "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many worker processes."
@@ -72,7 +72,7 @@ def worker(
     return asyncio.run(_supervise([app, *(["--burst"] if burst else [])], processes, is_burst=burst))
 
 
-@click.command()
+@click.command(short_help="The same on a laptop, with a Redis of its own.")
 @_APP
 @_CONCURRENCY
 @NAMESPACE_OPTION

@@ -16,7 +16,7 @@ _PARTS: Final = ("__init__.py", "app.py", "approval.py", "ledger.py", "sync.py")
 _KEPT: Final = frozenset({"MEMABLE_REDIS_SERVER"})
 
 
-@click.command()
+@click.command(short_help="See a worker killed half-way, and nothing lost.")
 @click.option("--orders", type=click.IntRange(min=4, max=1000), default=50, hidden=True)
 @click.option("--limit", type=click.FloatRange(min=1), default=120.0, hidden=True)  # seconds for all of it
 def demo(*, orders: int, limit: float) -> int:

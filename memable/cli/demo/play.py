@@ -82,7 +82,11 @@ class Play:
             self._directory.mkdir()
             exits.enter_context(self._worker_processes())
             self._client = await exits.enter_async_context(connect(self._server.url, app=app))
-            await self._wait_for_workers()
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    await self._wait_for_workers()
+            except TimeoutError:
+                raise StorageError(f"the demo's worker processes are not ready after {self._limit_s:g} s") from None
             self._screen.say(
                 f"Redis in {self._server.directory}, worker processes {', '.join(map(str, self._workers))}"
             )

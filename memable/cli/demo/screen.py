@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memable.cli.demo.audit import Verdict
-from memable.cli.printing import print_table
+from memable.cli.printing import one_line, print_table
 
 _EVERY_S: Final = 1.0
 
@@ -100,7 +100,7 @@ class Screen:
         print_table(self._console, table)
         self._console.print()
         for complaint in verdict.complaints:
-            self._console.print(Text(f"WRONG: {complaint}", style="red"), soft_wrap=True)
+            self._console.print(Text(f"WRONG: {one_line(complaint)}", style="red"), soft_wrap=True)
         if not verdict.complaints:
             self._console.print(Text("Nothing lost, nothing done twice.", style="green"))
 
