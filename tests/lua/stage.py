@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memable import lua
+from memable.calls import AnyScript
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
 from memable.journal import Draft, Record
 from memable.keys import GROUP, InstanceKeys, Keys
@@ -26,14 +27,14 @@ BROKEN = Outcome(Status.FAILED, b'{"type":"ValueError","message":"no","step":nul
 STEP = Draft.completed(StepKind.STEP, "str", b'"done"')
 
 
-def approval(key: str = "approval", **deadline: float) -> Point:
+def approval(key: str = "approval", *, after_ms: float | None = None) -> Point:
     """A point that waits for a signal."""
-    return Point(key, StepKind.SIGNAL, "bool", ["boolean"], **deadline)
+    return Point(key, StepKind.SIGNAL, "bool", ["boolean"], after_ms)
 
 
-def timer(key: str = "cooling-off", **deadline: float) -> Point:
+def timer(key: str = "cooling-off", *, after_ms: float | None = None, at_ms: float | None = None) -> Point:
     """A point that waits for a deadline."""
-    return Point(key, StepKind.TIMER, "None", ["null"], **deadline)
+    return Point(key, StepKind.TIMER, "None", ["null"], after_ms, at_ms)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Wiretap:
         self.connection = connection
         self.calls: list[Call] = []
 
-    def call(self, script: lua.Script | Script, arguments: Sequence[lua.Argument]) -> asyncio.Future[Any]:
+    def call(self, script: AnyScript, arguments: Sequence[lua.Argument]) -> asyncio.Future[Any]:
         plain = Script(script.name, script.source, script.sha, script.key_count)
         reply = self.connection.call(plain, arguments)
         self.calls.append(Call(plain, tuple(arguments), reply))
@@ -108,8 +109,7 @@ class Stage:
     def last_call(self) -> Call:
         return self.wiretap.calls[-1]
 
-    @property
-    def answer(self) -> Answer:
+    def answered(self) -> Answer:
         """What the last call was answered."""
         return answer_of(self.last_call.reply.result())
 
@@ -167,7 +167,8 @@ class Stage:
             try:
                 await self.command("XGROUP", "CREATE", stream, GROUP, 0, "MKSTREAM")
             except ServerRefused as error:
-                assert error.code == "BUSYGROUP"
+                if error.code != "BUSYGROUP":
+                    raise
             self._grouped.add(stream)
 
     async def take(self, keys: InstanceKeys, worker: str = "w1") -> Held:
@@ -234,9 +235,7 @@ class Stage:
         """Let an entry look as if its worker had not renewed for `idle_ms`."""
         pending = await self.pending(held)
         assert pending is not None
-        await self.command(
-            "XCLAIM", held.keys.stream, GROUP, pending[0], 0, held.entry, "IDLE", idle_ms, "JUSTID"
-        )
+        await self.command("XCLAIM", held.keys.stream, GROUP, pending[0], 0, held.entry, "IDLE", idle_ms, "JUSTID")
 
     async def delete(self, keys: InstanceKeys) -> None:
         """Remove every trace of an instance."""

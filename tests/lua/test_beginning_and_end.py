@@ -14,7 +14,7 @@ from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, t
 async def test_a_new_instance_is_queued_and_in_its_stream(stage: Stage) -> None:
     keys = stage.of()
     assert await stage.store.invoke(keys, "life", b"[1]", "digest")
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     fields = await stage.fields(keys)
     assert {name: fields[name] for name in ("status", "message", "version", "life", "input", "digest")} == {
         "status": "queued",
@@ -30,10 +30,10 @@ async def test_the_same_input_joins_and_another_conflicts(stage: Stage) -> None:
     keys = await stage.invoke()
     before = await stage.check()
     assert not await stage.store.invoke(keys, new_token(), b'{"id":"42"}', "digest")
-    assert stage.answer is Answer.ALREADY
+    assert stage.answered() is Answer.ALREADY
     with pytest.raises(InputConflict, match="order/42"):
         await stage.store.invoke(keys, new_token(), b"2", "another digest")
-    assert stage.answer is Answer.CONFLICT
+    assert stage.answered() is Answer.CONFLICT
     assert await stage.check() == before
 
 
@@ -55,7 +55,7 @@ async def test_an_end_takes_entry_points_timers_and_lease_with_it(stage: Stage) 
     await stage.store.record(held, "charge", STEP, 5)
     await stage.store.open(held, [approval(), timer(after_ms=1e9), timer("past", after_ms=-1)], [])
     await stage.store.finish(held, Outcome(Status.COMPLETED, b"{}", "all done"), LONG_MS)
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     scene = await stage.check()
     fields = scene.hashes[held.keys.instance]
     assert (fields["status"], fields["message"], fields["output"]) == ("completed", "all done", "{}")
@@ -72,7 +72,7 @@ async def test_a_run_that_is_over_ends_nothing(stage: Stage, outcome: Outcome) -
     before = await stage.check()
     with pytest.raises(LeaseLost):
         await stage.store.finish(held, outcome, LONG_MS)
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     assert await stage.check() == before
     await stage.store.finish(other, outcome, LONG_MS)
     assert await stage.status(held.keys) is outcome.status
@@ -103,7 +103,7 @@ async def test_resume_takes_back_the_end_and_every_expiry(stage: Stage, outcome:
     await stage.store.record(held, "charge", STEP, 5)
     await stage.store.finish(held, outcome, LONG_MS)
     await stage.store.resume(held.keys, new_token())
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     scene = await stage.check()
     assert scene.hashes[held.keys.instance]["status"] == "queued"
     assert not scene.hashes[held.keys.instance].keys() & {"output", "error", "completed_ms"}
@@ -154,7 +154,7 @@ async def test_resume_joins_what_is_queued_or_running(stage: Stage) -> None:
     for _ in range(2):
         before = await stage.check()
         await stage.store.resume(keys, new_token())
-        assert stage.answer is Answer.ALREADY
+        assert stage.answered() is Answer.ALREADY
         assert await stage.check() == before
         if await stage.status(keys) is Status.QUEUED:
             await stage.take(keys)
@@ -163,7 +163,7 @@ async def test_resume_joins_what_is_queued_or_running(stage: Stage) -> None:
 async def test_resume_of_nothing(stage: Stage) -> None:
     with pytest.raises(InstanceNotFound, match="order/42"):
         await stage.store.resume(stage.of(), new_token())
-    assert stage.answer is Answer.UNKNOWN
+    assert stage.answered() is Answer.UNKNOWN
 
 
 async def test_a_resume_gives_a_crashed_instance_a_fresh_count_of_recoveries(stage: Stage) -> None:
@@ -180,7 +180,7 @@ async def test_a_resume_gives_a_crashed_instance_a_fresh_count_of_recoveries(sta
 async def test_an_expired_instance_leaves_no_trace(stage: Stage, outcome: Outcome) -> None:
     held = await stage.ended(outcome, retention_ms=-1000)
     await stage.store.forget(held.keys)
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     assert (await stage.check()).zsets == {}
     assert Answer(await stage.again()) is Answer.DONE
 
@@ -193,7 +193,7 @@ async def test_an_instance_that_has_not_expired_is_not_forgotten(stage: Stage) -
         if due_ms:
             await stage.command("ZADD", held.keys.expiry, due_ms, held.keys.name)
         await stage.store.forget(held.keys)
-        assert stage.answer is Answer.ALREADY
+        assert stage.answered() is Answer.ALREADY
     await stage.command("ZADD", held.keys.expiry, before.zsets[held.keys.expiry][held.keys.name], held.keys.name)
     assert await stage.check() == before
 
@@ -205,7 +205,7 @@ async def test_an_instance_that_was_invoked_again_is_not_forgotten(stage: Stage)
     await stage.command("ZADD", keys.expiry, 1000, keys.name)
     await stage.command("ZADD", keys.index(Status.FAILED), 1, keys.instance_id)
     await stage.store.forget(keys)
-    assert stage.answer is Answer.ALREADY
+    assert stage.answered() is Answer.ALREADY
     assert await stage.status(keys) is Status.QUEUED
 
 
@@ -221,7 +221,7 @@ async def test_a_signal_to_what_has_expired_is_refused(stage: Stage) -> None:
 async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
     held = await stage.run()
     assert await stage.store.record(held, "charge", STEP, 250.4) is None
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     record = await stage.record(held.keys, "charge")
     assert record is not None
     shown = record.shown("charge")
@@ -230,7 +230,7 @@ async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
     assert shown.completed_at is not None
     assert (shown.completed_at - shown.started_at).total_seconds() == 0.25
     assert await stage.store.record(held, "charge", STEP, 0) == record.raw
-    assert stage.answer is Answer.ALREADY
+    assert stage.answered() is Answer.ALREADY
 
 
 async def test_a_record_withdraws_points_also_when_it_was_there_already(stage: Stage) -> None:
@@ -268,17 +268,17 @@ async def test_a_run_that_is_over_records_and_says_nothing(stage: Stage) -> None
     before = await stage.check()
     with pytest.raises(LeaseLost):
         await stage.store.record(held, "charge", STEP, 1, ["approval"])
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     with pytest.raises(LeaseLost):
         await stage.store.set_status(held, "charging")
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     assert await stage.check() == before
 
 
 async def test_what_was_said_last_comes_back_with_the_next_claim(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.set_status(held, "charging")
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     await stage.store.park(held, [approval()], [], "waiting for the manager")
     assert (await stage.fields(held.keys))["message"] == "waiting for the manager"
     await stage.store.signal(held.keys, "approval", "s1", YES)

@@ -1,4 +1,4 @@
-"""Numbers are written as they are and texts are never looked into: nothing is rounded, cut or taken for something else."""
+"""Numbers are written as they are, texts are never looked into: nothing is rounded, cut or taken for something else."""
 
 from __future__ import annotations
 
@@ -141,9 +141,7 @@ async def test_a_deadline_after_a_while_is_rounded_up(stage: Stage, after_ms: fl
 
 
 @pytest.mark.parametrize(("elapsed_ms", "recorded_ms"), [(0, 0), (0.4, 0), (1e7, 10**7), (123456789.9, 123456790)])
-async def test_a_step_began_as_long_ago_as_its_worker_says(
-    stage: Stage, elapsed_ms: float, recorded_ms: int
-) -> None:
+async def test_a_step_began_as_long_ago_as_its_worker_says(stage: Stage, elapsed_ms: float, recorded_ms: int) -> None:
     held = await stage.run()
     await stage.store.record(held, "charge", STEP, elapsed_ms)
     facts = json.loads(await stage.command("HGET", held.keys.steps, "charge"))

@@ -23,7 +23,7 @@ async def test_a_claim_brings_all_that_a_run_needs(stage: Stage) -> None:
     keys = await stage.invoke()
     (held,) = await stage.deliver(keys)
     claim = await stage.store.claim(held, "w1")
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     fields = await stage.fields(keys)
     assert (claim.life, claim.input, claim.progress) == (fields["life"], b'{"id":"42"}', "")
     assert (claim.attempt, claim.recoveries, claim.steps) == (1, 0, {})
@@ -45,7 +45,7 @@ async def test_the_next_run_finds_the_records_and_the_first_start(stage: Stage) 
 
 
 async def test_a_claim_made_again_gets_the_same_and_counts_nothing_twice(stage: Stage) -> None:
-    held = await stage.run()
+    await stage.run()
     first = await stage.last_call.reply
     before = await stage.check()
     assert await stage.again() == first
@@ -57,7 +57,7 @@ async def test_a_delivery_that_is_claimed_already_is_refused(stage: Stage) -> No
     before = await stage.check()
     with pytest.raises(LeaseLost):
         await stage.store.claim(Held(held.keys, held.entry, new_token()), "w2")
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     assert await stage.check() == before
 
 
@@ -72,7 +72,7 @@ async def test_a_delivery_of_the_past_is_acknowledged_and_removed(stage: Stage) 
     assert deliveries[-1].entry == entry.decode()
     with pytest.raises(LeaseLost):
         await stage.store.claim(deliveries[-1], "w2")
-    assert stage.answer is Answer.STALE
+    assert stage.answered() is Answer.STALE
     await stage.store.claim(deliveries[0], "w2")
     assert await stage.status(keys) is Status.RUNNING
 
@@ -84,7 +84,7 @@ async def test_a_delivery_of_an_instance_that_is_gone_is_removed(stage: Stage) -
     await stage.command("ZREM", keys.index(Status.QUEUED), keys.instance_id)
     with pytest.raises(LeaseLost):
         await stage.store.claim(held, "w1")
-    assert stage.answer is Answer.STALE
+    assert stage.answered() is Answer.STALE
     assert await stage.command("XLEN", keys.stream) == 0
 
 
@@ -153,7 +153,7 @@ async def test_what_is_handed_back_can_be_taken_at_once(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval()], [])
     await stage.store.release(held)
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     fields = await stage.fields(held.keys)
     assert fields["status"] == "queued"
     assert fields["entry"] != held.entry
@@ -167,7 +167,7 @@ async def test_nobody_hands_back_what_another_holds(stage: Stage) -> None:
     before = await stage.check()
     with pytest.raises(LeaseLost):
         await stage.store.release(held)
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     assert await stage.check() == before
 
 
@@ -271,11 +271,11 @@ async def test_a_worker_is_removed_once_it_holds_nothing(stage: Stage) -> None:
     held = await stage.run()
     stream = held.keys.stream
     assert not await stage.store.drop_consumer(stream, "w1")
-    assert stage.answer is Answer.ALREADY
+    assert stage.answered() is Answer.ALREADY
     assert await stage.pending(held) is not None
     await stage.store.finish(held, DONE, LONG_MS)
     assert await stage.store.drop_consumer(stream, "w1")
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     assert await stage.command("XINFO", "CONSUMERS", stream, "workers") == []
     assert await stage.store.drop_consumer(stream, "w1")
     assert await stage.store.drop_consumer(stage.keys.partitions[0].stream("unknown"), "w1")

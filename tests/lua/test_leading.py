@@ -15,15 +15,15 @@ from tests.lua.stage import Stage
 async def test_one_leads_until_it_resigns(stage: Stage) -> None:
     (partition,) = stage.keys.partitions
     first = await stage.store.lead(partition, "me", 60_000)
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     assert first is not None
     assert await stage.store.lead(partition, "you", 60_000) is None
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     again = await stage.store.lead(partition, "me", 60_000)
     assert again is not None
     assert again[0] >= first[0]
     await stage.store.resign(partition, "you")
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     assert await stage.store.lead(partition, "you", 60_000) is None
     await stage.store.resign(partition, "me")
     await stage.store.resign(partition, "me")

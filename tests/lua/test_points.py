@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from memable import lua
 from memable.errors import SignalRejected, SignalSuperseded, TypeMismatch
 from memable.journal import Record
 from memable.keys import split_timer_member
 from memable.lua import Answer
 from memable.state import Status, StepKind, StepState
-from memable.store import LeaseLost, Payload, Point, new_token
+from memable.store import LeaseLost, Payload, Point
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
-
 
 # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -23,7 +21,7 @@ from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
 async def test_an_open_point_has_a_record_a_line_and_a_timer(stage: Stage) -> None:
     held = await stage.run()
     assert await stage.store.open(held, [approval(), timer(after_ms=60_000)], []) == {}
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     scene = await stage.check()
     steps = scene.hashes[held.keys.steps]
     facts = json.loads(steps["cooling-off"])
@@ -55,15 +53,17 @@ async def test_a_point_that_was_withdrawn_begins_anew(stage: Stage) -> None:
         await stage.store.signal(held.keys, "approval", "s1", YES)
 
 
-@pytest.mark.parametrize("deadline", [{"after_ms": 0.0}, {"after_ms": -5.5}, {"at_ms": 0.0}, {"at_ms": -1e15}])
-async def test_a_deadline_that_is_past_completes_its_point_at_once(stage: Stage, deadline: dict[str, float]) -> None:
+@pytest.mark.parametrize(("after_ms", "at_ms"), [(0.0, None), (-5.5, None), (None, 0.0), (None, -1e15)])
+async def test_a_deadline_that_is_past_completes_its_point_at_once(
+    stage: Stage, after_ms: float | None, at_ms: float | None
+) -> None:
     held = await stage.run()
-    ((key, raw),) = (await stage.store.open(held, [approval(), timer(**deadline)], [])).items()
+    ((key, raw),) = (await stage.store.open(held, [approval(), timer(after_ms=after_ms, at_ms=at_ms)], [])).items()
     record = Record(raw)
     assert key == "cooling-off"
     assert (record.kind, record.state, record.result) == (StepKind.TIMER, StepState.COMPLETED, b"null")
     # again, when it is asked for again
-    assert await stage.store.open(held, [timer(**deadline)], []) == {key: raw}
+    assert await stage.store.open(held, [timer(after_ms=after_ms, at_ms=at_ms)], []) == {key: raw}
     with pytest.raises(SignalSuperseded):
         await stage.store.signal(held.keys, "cooling-off", "s1", Payload("", "null", b"null"))
 
@@ -85,10 +85,10 @@ async def test_a_run_that_is_over_opens_nothing(stage: Stage) -> None:
     before = await stage.check()
     with pytest.raises(LeaseLost):
         await stage.store.open(held, [approval()], [])
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     with pytest.raises(LeaseLost):
         await stage.store.park(held, [approval()], [], "")
-    assert stage.answer is Answer.LEASE_LOST
+    assert stage.answered() is Answer.LEASE_LOST
     assert await stage.check() == before
 
 
@@ -99,7 +99,7 @@ async def test_a_parked_instance_has_no_entry_and_no_lease(stage: Stage) -> None
     held = await stage.run()
     await stage.store.open(held, [approval("a")], [])
     assert await stage.store.park(held, [approval("b"), approval("c")], ["a"], "waiting") == {}
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     fields = await stage.fields(held.keys)
     assert (fields["status"], fields["message"], fields["waiting"]) == ("suspended", "waiting", "b\nc")
     assert fields["rested_by"] == held.lease
@@ -111,7 +111,7 @@ async def test_a_point_that_is_completed_keeps_the_run_from_parking(stage: Stage
     await stage.store.open(held, [approval("a"), approval("b")], [])
     await stage.store.signal(held.keys, "a", "s1", YES)
     satisfied = await stage.store.park(held, [approval("a"), approval("b"), approval("c")], [], "")
-    assert stage.answer is Answer.SATISFIED
+    assert stage.answered() is Answer.SATISFIED
     assert satisfied.keys() == {"a"}
     fields = await stage.fields(held.keys)
     assert (fields["status"], fields["waiting"]) == ("running", "b\nc")
@@ -136,7 +136,7 @@ async def test_a_point_withdrawn_by_the_park_that_was_completed_keeps_its_record
 async def test_a_signal_queues_a_suspended_instance(stage: Stage) -> None:
     held = await stage.parked(approval(after_ms=1e9), approval("other"))
     await stage.store.signal(held.keys, "approval", "s1", YES)
-    assert stage.answer is Answer.DONE
+    assert stage.answered() is Answer.DONE
     scene = await stage.check()
     assert scene.hashes[held.keys.instance]["status"] == "queued"
     assert scene.hashes[held.keys.steps]["_by:approval"] == "signal s1"
@@ -164,7 +164,7 @@ async def test_one_of_many_signals_wins(stage: Stage) -> None:
     before = await stage.check()
     with pytest.raises(SignalSuperseded, match="approval"):
         await stage.store.signal(held.keys, "approval", "s2", Payload("bool", "boolean", b"false"))
-    assert stage.answer is Answer.SUPERSEDED
+    assert stage.answered() is Answer.SUPERSEDED
     await stage.store.signal(held.keys, "approval", "s1", Payload("bool", "boolean", b"false"))
     assert await stage.check() == before
 
@@ -178,7 +178,7 @@ async def test_a_completed_point_answers_also_when_the_instance_has_ended(stage:
         await stage.store.signal(held.keys, "approval", "s2", YES)
     with pytest.raises(SignalRejected, match="completed"):
         await stage.store.signal(held.keys, "other", "s3", YES)
-    assert stage.answer is Answer.TERMINAL
+    assert stage.answered() is Answer.TERMINAL
 
 
 async def test_a_signal_of_an_earlier_instance_of_this_id_is_a_new_one(stage: Stage) -> None:
@@ -193,16 +193,16 @@ async def test_a_signal_of_an_earlier_instance_of_this_id_is_a_new_one(stage: St
 async def test_signals_that_nobody_waits_for_are_rejected(stage: Stage) -> None:
     with pytest.raises(SignalRejected, match="no such instance"):
         await stage.store.signal(stage.of(), "approval", "s1", YES)
-    assert stage.answer is Answer.UNKNOWN
+    assert stage.answered() is Answer.UNKNOWN
     held = await stage.run()
     await stage.store.record(held, "charge", STEP, 1)
     before = await stage.check()
     with pytest.raises(SignalRejected, match="does not wait"):
         await stage.store.signal(held.keys, "approval", "s1", YES)
-    assert stage.answer is Answer.NOT_REACHED
+    assert stage.answered() is Answer.NOT_REACHED
     with pytest.raises(SignalRejected, match="step"):
         await stage.store.signal(held.keys, "charge", "s1", YES)
-    assert stage.answer is Answer.CONFLICT
+    assert stage.answered() is Answer.CONFLICT
     assert await stage.check() == before
 
 
@@ -234,7 +234,7 @@ async def test_a_payload_must_be_of_the_declared_type(
         return
     with pytest.raises(TypeMismatch, match="type mismatch") as raised:
         await stage.store.signal(held.keys, "p", "s1", Payload(tag, json_type, b"1"))
-    assert stage.answer is Answer.MISMATCH
+    assert stage.answered() is Answer.MISMATCH
     assert (raised.value.expected, raised.value.found) == (declared, tag or json_type)
     assert await stage.check() == before, "and the point stays open"
 
@@ -326,6 +326,7 @@ async def test_python_splits_what_lua_joins(stage: Stage, instance_id: str, key:
 async def test_the_leader_is_woken_when_a_timer_is_due_before_all_others(stage: Stage) -> None:
     wake = stage.keys.partitions[0].wake
     first, second = await stage.run("1"), await stage.run("2")
+    seen = 0
     async with stage.listening(wake) as heard:
 
         async def wakes() -> int:
@@ -333,7 +334,6 @@ async def test_the_leader_is_woken_when_a_timer_is_due_before_all_others(stage: 
             before, seen = seen, len(await heard.so_far())
             return seen - before
 
-        seen = 0
         await stage.store.open(first, [approval()], [])
         assert await wakes() == 0
         await stage.store.open(first, [timer("a", after_ms=5e8)], [])
@@ -368,5 +368,3 @@ async def test_the_leader_learns_the_earliest_deadline(stage: Stage) -> None:
     led = await stage.store.lead(partition, "me", 60_000)
     assert led is not None
     assert led[1] == 253_402_300_799_999
-
-

@@ -1,4 +1,4 @@
-"""Every script touches one cluster slot, and no key that it was not given: seen by MONITOR, in a life with everything in it."""
+"""Every script touches one cluster slot, and no key that it was not given: seen by MONITOR in a full life."""
 
 from __future__ import annotations
 

@@ -1,0 +1,285 @@
+"""What the scripts do, said once more in Python and without a server: what the state machine compares them with.
+
+An operation is a method of `Model`; its arguments are all that it depends on, so that a call made again at any later
+time is the same method with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from memable.journal import Record
+from memable.lua import Answer
+from memable.state import Status, StepKind
+from memable.store import Held, Point
+from tests.lua.invariants import Scene
+from tests.lua.stage import Stage
+
+
+@dataclass
+class Instance:
+    """One life of an instance."""
+
+    life: str
+    digest: str
+    status: Status = Status.QUEUED
+    message: str = ""
+    version: int = 1
+    progress: str = ""
+    attempt: int = 0
+    recoveries: int = 0
+    news: int = 0
+    entry: str | None = None
+    lease: str | None = None
+    worker: str | None = None
+    rested_by: str | None = None
+    resumed_by: str | None = None
+    failed_keys: Sequence[str] = ()
+    records: dict[str, tuple[StepKind, bytes]] = field(default_factory=dict)
+    open: dict[str, StepKind] = field(default_factory=dict)
+    """In the order in which they were opened."""
+    deadlines: dict[str, bool] = field(default_factory=dict)
+    """Keys of open points that have one, and whether it has come."""
+    by: dict[str, str] = field(default_factory=dict)
+
+    def change(self, status: Status, message: str = "") -> None:
+        self.status, self.message, self.version = status, message, self.version + 1
+
+    def drop_lease(self, ended_itself: str | None) -> None:
+        self.entry = self.lease = self.worker = None
+        self.news, self.rested_by = 0, ended_itself
+
+    def withdraw(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            self.open.pop(key, None)
+            self.deadlines.pop(key, None)
+
+    def complete(self, key: str, by: str, result: bytes) -> None:
+        self.records[key] = (self.open[key], result)
+        self.by[key] = by
+        self.withdraw([key])
+        if self.status is Status.SUSPENDED:
+            self.change(Status.QUEUED)
+        elif self.lease is not None:
+            self.news += 1
+
+    def open_points(self, points: Sequence[Point]) -> list[str]:
+        satisfied: list[str] = []
+        for point in points:
+            if point.key in self.open:
+                continue
+            if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
+                self.records[point.key] = (StepKind.TIMER, b"null")
+                self.by[point.key] = "timer"
+            if point.key in self.records:
+                satisfied.append(point.key)
+            else:
+                self.open[point.key] = point.kind
+                if point.after_ms is not None:
+                    self.deadlines[point.key] = False
+        return satisfied
+
+    def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
+        self.withdraw(self.open)
+        self.drop_lease(ended_itself)
+        self.recoveries, self.failed_keys = 0, failed_keys
+        self.change(status, message)
+
+
+class Model:
+    """All instances of a namespace. Each operation returns what the script answers."""
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Instance] = {}
+
+    def held_by(self, held: Held) -> Instance | None:
+        """The instance, if this lease is its current one."""
+        instance = self.instances.get(held.keys.name)
+        return instance if instance is not None and instance.lease == held.lease else None
+
+    def _over(self, held: Held) -> Answer:
+        instance = self.instances.get(held.keys.name)
+        return Answer.DONE if instance is not None and instance.rested_by == held.lease else Answer.LEASE_LOST
+
+    def invoke(self, name: str, life: str, digest: str) -> Answer:
+        known = self.instances.get(name)
+        if known is None:
+            self.instances[name] = Instance(life, digest)
+        elif known.life != life:
+            return Answer.ALREADY if known.digest == digest else Answer.CONFLICT
+        return Answer.DONE
+
+    def claim(self, held: Held, worker: str) -> Answer:
+        instance = self.instances.get(held.keys.name)
+        if instance is None or instance.entry != held.entry:
+            return Answer.STALE
+        if instance.lease not in (None, held.lease):
+            return Answer.LEASE_LOST
+        if instance.lease is None:
+            instance.lease, instance.worker = held.lease, worker
+            instance.attempt += 1
+            instance.change(Status.RUNNING, instance.progress)
+        return Answer.DONE
+
+    def record(self, held: Held, key: str, result: bytes, withdrawn: Sequence[str]) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return Answer.LEASE_LOST
+        instance.withdraw(withdrawn)
+        if key in instance.records or key in instance.open:
+            return Answer.ALREADY
+        instance.records[key] = (StepKind.STEP, result)
+        instance.recoveries = 0
+        return Answer.DONE
+
+    def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return Answer.LEASE_LOST
+        instance.withdraw(withdrawn)
+        instance.open_points(points)
+        return Answer.DONE
+
+    def park(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return self._over(held)
+        instance.withdraw(withdrawn)
+        if instance.open_points(points):
+            return Answer.SATISFIED
+        instance.drop_lease(held.lease)
+        instance.change(Status.SUSPENDED, message)
+        return Answer.DONE
+
+    def finish(self, held: Held, status: Status, message: str, failed_keys: Sequence[str], *, expires: bool) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return self._over(held)
+        instance.end(status, message, failed_keys, held.lease)
+        if expires:
+            del self.instances[held.keys.name]
+        return Answer.DONE
+
+    def release(self, held: Held) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return self._over(held)
+        instance.drop_lease(held.lease)
+        instance.change(Status.QUEUED)
+        return Answer.DONE
+
+    def set_status(self, held: Held, progress: str) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return Answer.LEASE_LOST
+        instance.progress = progress
+        instance.change(Status.RUNNING, progress)
+        return Answer.DONE
+
+    def renew(self, held: Held) -> int:
+        instance = self.held_by(held)
+        return Answer.LEASE_LOST if instance is None else instance.news
+
+    def recover(self, held: Held, max_recoveries: int, message: str) -> Answer:
+        instance = self.instances.get(held.keys.name)
+        if instance is None or instance.entry != held.entry:
+            return Answer.NOT_REACHED
+        if instance.lease is None:
+            instance.entry = None
+            return Answer.DONE
+        instance.recoveries += 1
+        if instance.recoveries > max_recoveries:
+            instance.end(Status.FAILED, message, (), None)
+            return Answer.TERMINAL
+        instance.drop_lease(None)
+        instance.change(Status.QUEUED)
+        return Answer.DONE
+
+    def signal(self, name: str, key: str, signal_id: str, json_type: str, json: bytes) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None:
+            return Answer.UNKNOWN
+        by = f"signal {signal_id}"
+        if key in instance.by:
+            return Answer.DONE if instance.by[key] == by else Answer.SUPERSEDED
+        if instance.status.is_terminal:
+            return Answer.TERMINAL
+        if key not in instance.open:
+            return Answer.CONFLICT if key in instance.records else Answer.NOT_REACHED
+        is_timer = instance.open[key] is StepKind.TIMER
+        if json_type != ("null" if is_timer else "boolean"):
+            return Answer.MISMATCH
+        instance.complete(key, by, b"null" if is_timer else json)
+        return Answer.DONE
+
+    def fire_timer(self, name: str, key: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None or not instance.deadlines.get(key):
+            return Answer.NOT_REACHED
+        instance.complete(key, "timer", b"null")
+        return Answer.DONE
+
+    def resume(self, name: str, token: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None:
+            return Answer.UNKNOWN
+        if instance.resumed_by == token:
+            return Answer.DONE
+        if not instance.status.is_at_rest:
+            return Answer.ALREADY
+        for key in instance.failed_keys:
+            instance.records.pop(key, None)
+            instance.by.pop(key, None)
+        instance.failed_keys, instance.recoveries, instance.resumed_by = (), 0, token
+        instance.change(Status.QUEUED)
+        return Answer.DONE
+
+    def forget(self, name: str) -> Answer:
+        return Answer.ALREADY if name in self.instances else Answer.DONE
+
+    # ── comparing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def compare(self, scene: Scene, stage: Stage) -> None:
+        """Assert that Redis holds this; and learn the ids of new stream entries, which only Redis can choose."""
+        prefixes = [partition.prefix + "instance:" for partition in stage.keys.partitions]
+        there = {name.split(":instance:", 1)[1] for name in scene.hashes if name.startswith(tuple(prefixes))}
+        assert there == self.instances.keys()
+        for name, instance in self.instances.items():
+            keys = stage.keys.of(*name.split("/", 1))
+            fields, steps = scene.hashes[keys.instance], scene.hashes.get(keys.steps, {})
+            if instance.entry is None:
+                instance.entry = fields.get("entry")
+            assert _shown(fields, steps) == _expected(instance)
+            timers = scene.zsets.get(keys.timers, {})
+            assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys()
+
+
+def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
+    numbers = {name: int(fields.get(name, 0)) for name in ("version", "attempt", "recoveries", "news")}
+    texts = {name: fields.get(name, "") for name in ("status", "message", "progress", "life", "digest", "failed_keys")}
+    tokens = {name: fields.get(name) for name in ("lease", "worker", "rested_by", "resumed_by", "entry")}
+    records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
+    return {
+        **numbers,
+        **texts,
+        **tokens,
+        "open": fields["waiting"].split("\n") if "waiting" in fields else [],
+        "kinds": {key: record.kind for key, record in records.items() if record.is_open},
+        "records": {key: (record.kind, record.result) for key, record in records.items() if not record.is_open},
+        "by": {key.removeprefix("_by:"): by for key, by in steps.items() if key.startswith("_by:")},
+    }
+
+
+def _expected(instance: Instance) -> dict[str, object]:
+    names = ("version", "attempt", "recoveries", "news", "message", "progress", "life", "digest")
+    tokens = ("lease", "worker", "rested_by", "resumed_by", "entry")
+    return {
+        **{name: getattr(instance, name) for name in (*names, *tokens)},
+        "status": str(instance.status),
+        "failed_keys": "\n".join(instance.failed_keys),
+        "open": list(instance.open),
+        "kinds": instance.open,
+        "records": instance.records,
+        "by": instance.by,
+    }

@@ -1,0 +1,398 @@
+"""The store against a model: clients, two workers and a leader in any order, and every call made again at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from memable.connection import Endpoint, ScriptConnection
+from memable.errors import InputConflict, InstanceNotFound, SignalRejected, SignalSuperseded, TypeMismatch
+from memable.journal import Draft
+from memable.keys import InstanceKeys, Keys
+from memable.state import Status, StepKind
+from memable.store import Held, LeaseLost, Outcome, Payload, Point, new_token
+from tests.lua.model import Model
+from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap
+
+REFUSALS = (InputConflict, InstanceNotFound, LeaseLost, SignalRejected, SignalSuperseded, TypeMismatch)
+NEVER_MS = 1e12
+POINT_KEYS, STEP_KEYS = ["p", "q"], ["s", "t"]
+
+# mostly one, which then has a long life
+ids = st.sampled_from(["a", "a", "a", "b:c d"])
+workers = st.sampled_from(["w1", "w2"])
+# a step may take the key of a point, and is then told what is there
+keys_of_any_kind = st.sampled_from([*POINT_KEYS, *STEP_KEYS])
+keys_of_points = st.sampled_from([*POINT_KEYS * 3, *STEP_KEYS])
+withdrawals = st.lists(keys_of_any_kind, max_size=2, unique=True)
+texts = st.sampled_from(["", "charging", 'odd " \\ \n \N{SNOWMAN}'])
+ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+
+
+def _point(key: str, after_ms: float | None) -> Point:
+    if after_ms is None:
+        return Point(key, StepKind.SIGNAL, "bool", ["boolean"])
+    return Point(key, StepKind.TIMER, "None", ["null"], after_ms=after_ms)
+
+
+points = st.lists(
+    st.builds(_point, st.sampled_from(POINT_KEYS), st.sampled_from([None, NEVER_MS, None, NEVER_MS, -1.5])),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda point: point.key,
+)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A call that was made, and what the model says of it, now and whenever it is made again."""
+
+    call: Call
+    predict: Callable[[], int]
+    held: Held | None
+    """Of a run: such a call may change nothing once the run is over."""
+
+
+def _first(reply: Any) -> int:
+    return int(reply[0] if isinstance(reply, list) else reply)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Each rule makes one call, and sometimes makes it again at once, as if its reply had been lost."""
+
+    runner: ClassVar[asyncio.Runner]
+    connection: ClassVar[ScriptConnection]
+    endpoint: ClassVar[Endpoint]
+    namespaces: ClassVar[Iterator[str]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.made: list[Made] = []
+        self.deliveries: list[Held] = []
+        self.runs: list[Held] = []
+
+    @initialize(partitions=st.sampled_from([1, 4]))
+    def begin(self, partitions: int) -> None:
+        keys = Keys(next(self.namespaces), partitions=partitions)
+        self.stage = Stage(Wiretap(self.connection), keys, self.endpoint)
+        self.store = self.stage.store
+        self.take("a", "w1", goes_on=True)
+
+    def wait(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        return self.runner.run(coroutine)
+
+    # ── making calls ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def make(
+        self,
+        operation: Callable[[], Awaitable[object]],
+        predict: Callable[[], int],
+        *,
+        is_answered: bool,
+        held: Held | None = None,
+        says: bool = False,
+    ) -> None:
+        """Make a call; unless it is answered, make it again, which changes nothing, or what it `says` is said again."""
+        expected = predict()
+
+        async def go() -> int:
+            with contextlib.suppress(*REFUSALS):
+                await operation()
+            return _first(await self.stage.last_call.reply)
+
+        assert self.wait(go()) == expected
+        self.look()
+        self.made.append(Made(self.stage.last_call, predict, held))
+        if not is_answered:
+            self.make_again(self.made[-1], may_change=says)
+
+    def make_again(self, made: Made, *, may_change: bool) -> None:
+        before = self.scene
+        may_change = may_change and (made.held is None or self.model.held_by(made.held) is not None)
+        expected = made.predict()
+        assert _first(self.wait(self.stage.again(made.call))) == expected
+        self.look()
+        assert may_change or self.scene == before
+
+    def look(self) -> None:
+        self.scene = self.wait(self.stage.check())
+        self.model.compare(self.scene, self.stage)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.made)
+    def a_call_is_made_again(self, data: st.DataObject) -> None:
+        """A reply was lost long ago, or a packet came late. A run that goes on is free to repeat itself."""
+        made = data.draw(st.sampled_from(self.made), label="call")
+        self.make_again(made, may_change=True)
+
+    # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def of(self, instance_id: str) -> InstanceKeys:
+        return self.stage.keys.of(WORKFLOW, instance_id)
+
+    @rule(instance_id=ids, digest=st.sampled_from(["one", "two"]), is_answered=st.booleans())
+    def invoke(self, instance_id: str, digest: str, is_answered: bool) -> None:
+        keys, life = self.of(instance_id), new_token()
+        self.make(
+            lambda: self.store.invoke(keys, life, digest.encode(), digest),
+            lambda: self.model.invoke(keys.name, life, digest),
+            is_answered=is_answered,
+        )
+
+    @rule(
+        instance_id=ids,
+        key=keys_of_points,
+        signal_id=st.sampled_from(["s1", "s2", "timer"]),
+        fits=st.sampled_from([True, True, True, False]),
+        is_answered=st.booleans(),
+    )
+    def signal(self, instance_id: str, key: str, signal_id: str, fits: bool, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        instance = self.model.instances.get(keys.name)
+        is_timer = instance is not None and instance.open.get(key) is StepKind.TIMER
+        json_type = "null" if is_timer is fits else "boolean"
+        json = b"true" if json_type == "boolean" else b"null"
+        self.make(
+            lambda: self.store.signal(keys, key, signal_id, Payload("", json_type, json)),
+            lambda: self.model.signal(keys.name, key, signal_id, json_type, json),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids, is_answered=st.booleans())
+    def resume(self, instance_id: str, is_answered: bool) -> None:
+        keys, token = self.of(instance_id), new_token()
+        self.make(
+            lambda: self.store.resume(keys, token),
+            lambda: self.model.resume(keys.name, token),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids)
+    def delete(self, instance_id: str) -> None:
+        keys = self.of(instance_id)
+        instance = self.model.instances.get(keys.name)
+        if instance is not None and instance.status.is_terminal:
+            self.wait(self.stage.delete(keys))
+            del self.model.instances[keys.name]
+            self.look()
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def a_run(self, data: st.DataObject) -> Held:
+        """Mostly one that holds its instance, sometimes one that only believes so."""
+        current = [run for run in self.runs if self.model.held_by(run) is not None]
+        return self.mostly(current, self.runs, data)
+
+    def a_delivery(self, data: st.DataObject) -> Held:
+        """Mostly that of an entry which is still there."""
+        entries = {instance.entry for instance in self.model.instances.values()}
+        return self.mostly([each for each in self.deliveries if each.entry in entries], self.deliveries, data)
+
+    @staticmethod
+    def mostly(preferred: Sequence[Held], all_: Sequence[Held], data: st.DataObject) -> Held:
+        is_odd = not preferred or data.draw(st.integers(0, 4)) == 4
+        return data.draw(st.sampled_from(all_ if is_odd else preferred))
+
+    @rule(instance_id=ids, worker=workers, goes_on=st.booleans())
+    def take(self, instance_id: str, worker: str, goes_on: bool) -> None:
+        """A worker gets hold of an instance, whatever must happen first."""
+        name = self.of(instance_id).name
+        instance = self.model.instances.get(name)
+        if instance is None:
+            self.invoke(instance_id, "one", is_answered=True)
+        elif instance.status.is_at_rest and goes_on:
+            self.resume(instance_id, is_answered=True)
+        self.deliver(instance_id, worker)
+        for held in self.deliveries:
+            if held.entry == self.model.instances[name].entry:
+                self.claim_by(held, worker, is_answered=False)
+
+    @rule(instance_id=ids, worker=workers)
+    def deliver(self, instance_id: str, worker: str) -> None:
+        self.deliveries.extend(self.wait(self.stage.deliver(self.of(instance_id), worker)))
+        self.look()
+
+    @rule(data=st.data(), worker=workers, reads_anew=st.booleans(), is_answered=st.booleans())
+    @precondition(lambda self: self.deliveries)
+    def claim(self, data: st.DataObject, worker: str, reads_anew: bool, is_answered: bool) -> None:
+        held = self.a_delivery(data)
+        self.claim_by(Held(held.keys, held.entry, new_token()) if reads_anew else held, worker, is_answered)
+
+    def claim_by(self, held: Held, worker: str, is_answered: bool) -> None:
+        self.make(
+            lambda: self.store.claim(held, worker),
+            lambda: self.model.claim(held, worker),
+            is_answered=is_answered,
+            held=held if held in self.runs else None,
+        )
+        if self.model.held_by(held) is not None and held not in self.runs:
+            self.runs.append(held)
+
+    @rule(data=st.data(), key=keys_of_any_kind, withdrawn=withdrawals, is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def record(self, data: st.DataObject, key: str, withdrawn: Sequence[str], is_answered: bool) -> None:
+        held = self.a_run(data)
+        result = str(len(self.made)).encode()
+        self.make(
+            lambda: self.store.record(held, key, Draft.completed(StepKind.STEP, "int", result), 1, withdrawn),
+            lambda: self.model.record(held, key, result, withdrawn),
+            is_answered=is_answered,
+            held=held,
+        )
+
+    @rule(data=st.data(), opened=points, withdrawn=withdrawals, is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def open(self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
+        held = self.a_run(data)
+        # nobody withdraws what it opens in the same call
+        withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
+        self.make(
+            lambda: self.store.open(held, opened, withdrawn),
+            lambda: self.model.open(held, opened, withdrawn),
+            is_answered=is_answered,
+            held=held,
+        )
+
+    @rule(data=st.data(), opened=points, withdrawn=withdrawals, message=texts, is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def park(
+        self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
+    ) -> None:
+        held = self.a_run(data)
+        withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
+        self.make(
+            lambda: self.store.park(held, opened, withdrawn, message),
+            lambda: self.model.park(held, opened, withdrawn, message),
+            is_answered=is_answered,
+            held=held,
+        )
+
+    @rule(data=st.data(), status=ends, message=texts, expires=st.booleans(), is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def finish(self, data: st.DataObject, status: Status, message: str, expires: bool, is_answered: bool) -> None:
+        held = self.a_run(data)
+        instance = self.model.held_by(held)
+        failed_keys: list[str] = []
+        if status is Status.FAILED and instance is not None and instance.records:
+            failed_keys = data.draw(st.lists(st.sampled_from(sorted(instance.records)), unique=True), label="failed")
+        self.make(
+            lambda: self.store.finish(
+                held, Outcome(status, b"{}", message, failed_keys), -1000 if expires else LONG_MS
+            ),
+            lambda: self.model.finish(held, status, message, failed_keys, expires=expires),
+            is_answered=is_answered,
+            held=held,
+        )
+
+    @rule(data=st.data(), is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def release(self, data: st.DataObject, is_answered: bool) -> None:
+        held = self.a_run(data)
+        self.make(
+            lambda: self.store.release(held), lambda: self.model.release(held), is_answered=is_answered, held=held
+        )
+
+    @rule(data=st.data(), progress=texts, is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def set_status(self, data: st.DataObject, progress: str, is_answered: bool) -> None:
+        held = self.a_run(data)
+        self.make(
+            lambda: self.store.set_status(held, progress),
+            lambda: self.model.set_status(held, progress),
+            is_answered=is_answered,
+            held=held,
+            says=True,
+        )
+
+    @rule(data=st.data(), worker=workers)
+    @precondition(lambda self: self.runs)
+    def renew(self, data: st.DataObject, worker: str) -> None:
+        held = self.a_run(data)
+        instance = self.model.held_by(held)
+        # a worker renews what it runs itself
+        worker = worker if instance is None or instance.worker is None else instance.worker
+        self.make(lambda: self.stage.renew(worker, held), lambda: self.model.renew(held), is_answered=False, held=held)
+
+    # ── the leader ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(data=st.data(), max_recoveries=st.integers(0, 2), is_answered=st.booleans())
+    @precondition(lambda self: self.deliveries)
+    def recover(self, data: st.DataObject, max_recoveries: int, is_answered: bool) -> None:
+        held = self.a_delivery(data)
+        self.make(
+            lambda: self.stage.recover(held, max_recoveries=max_recoveries),
+            lambda: self.model.recover(held, max_recoveries, "ValueError: no"),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids, key=keys_of_points, is_answered=st.booleans())
+    def fire_timer(self, instance_id: str, key: str, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        self.make(
+            lambda: self.store.fire_timer(keys, key),
+            lambda: self.model.fire_timer(keys.name, key),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids, fires=st.booleans())
+    def a_deadline_comes(self, instance_id: str, fires: bool) -> None:
+        keys = self.of(instance_id)
+        instance = self.model.instances.get(keys.name)
+        if instance is None:
+            return
+        for key in list(instance.deadlines):
+            self.wait(self.stage.make_due(keys, key))
+            instance.deadlines[key] = True
+            if fires:
+                self.fire_timer(instance_id, key, is_answered=False)
+        self.look()
+
+    @rule(instance_id=ids, is_answered=st.booleans())
+    def forget(self, instance_id: str, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        self.make(lambda: self.store.forget(keys), lambda: self.model.forget(keys.name), is_answered=is_answered)
+
+
+def test_the_store_does_what_the_model_says(redis_url: str, namespace: str) -> None:
+    with asyncio.Runner() as runner:
+        endpoint = Endpoint.from_url(redis_url)
+
+        async def connect() -> ScriptConnection:
+            connection = ScriptConnection(endpoint, give_up_after_s=20)
+            await connection.start()
+            return connection
+
+        connection = runner.run(connect())
+        names = map(f"{namespace}-{{}}".format, count())
+        machine = type(
+            "Machine",
+            (StoreMachine,),
+            {"runner": runner, "connection": connection, "endpoint": endpoint, "namespaces": names},
+        )
+        try:
+            run_state_machine_as_test(
+                machine,
+                settings=settings(
+                    max_examples=60,
+                    stateful_step_count=30,
+                    deadline=None,
+                    database=None,
+                    suppress_health_check=[
+                        HealthCheck.too_slow,
+                        HealthCheck.filter_too_much,
+                        HealthCheck.data_too_large,
+                    ],
+                ),
+            )
+        finally:
+            runner.run(connection.close())
