@@ -83,7 +83,8 @@ def local(moment: datetime | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """
+    """A span of time in the unit that suits it.
+
     >>> duration(0.0042), duration(4.2), duration(4200)
     ('4 ms', '4.20 s', '1:10:00')
     """

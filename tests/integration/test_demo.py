@@ -250,7 +250,7 @@ async def test_nothing_is_left_when_it_is_stopped_half_way(number: signal.Signal
 
 @pytest.mark.timeout(120)
 async def test_a_demo_that_does_not_come_to_its_end_in_time_is_exit_code_1() -> None:
-    with demo("--orders", "4", "--limit", "4") as played:
+    with demo("--orders", "4", "--limit", "2") as played:
         assert played.ended() == 1, played.out
     assert "WRONG: sync/zones is " in played.out
     assert not played.directory.exists()

@@ -45,6 +45,7 @@ _KILL_AT: Final = 0.5
 _LOOK_EVERY_S: Final = 0.25
 _LOOK_CLOSELY_EVERY_S: Final = 0.02
 _CHOOSE_WITHIN_S: Final = 1.0
+_READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 5.0
 
 _PLURAL: Final = {Action.CHARGE: "charges", Action.REFUND: "refunds", Action.SHIP: "shipments"}
@@ -83,10 +84,10 @@ class Play:
             exits.enter_context(self._worker_processes())
             self._client = await exits.enter_async_context(connect(self._server.url, app=app))
             try:
-                async with asyncio.timeout(self._limit_s):
+                async with asyncio.timeout(_READY_WITHIN_S):
                     await self._wait_for_workers()
             except TimeoutError:
-                raise StorageError(f"the demo's worker processes are not ready after {self._limit_s:g} s") from None
+                raise StorageError(f"the demo's worker processes are not ready after {_READY_WITHIN_S:g} s") from None
             self._screen.say(
                 f"Redis in {self._server.directory}, worker processes {', '.join(map(str, self._workers))}"
             )
