@@ -67,6 +67,15 @@ class Scene:
     now_ms: float = field(default=0, compare=False)
 
 
+_READ: dict[str, tuple[tuple[str, ...], tuple[str | int, ...]]] = {
+    "hash": (("HGETALL",), ()),
+    "zset": (("ZRANGE",), (0, -1, "WITHSCORES")),
+    "stream": (("XRANGE",), ("-", "+")),
+    "string": (("GET",), ()),
+}
+"""What is written before and after a key to read it whole, by its type."""
+
+
 async def look(connection: Connection, namespace: str) -> Scene:
     """Read the whole namespace. Nobody may write meanwhile."""
     command, scene = connection.command, Scene()
@@ -76,12 +85,28 @@ async def look(connection: Connection, namespace: str) -> Scene:
         names.update(name.decode() for name in found)
         if cursor == b"0":
             break
-    ordered = sorted(names)
-    kinds = await asyncio.gather(*(command("TYPE", name) for name in ordered))
-    expiries = await asyncio.gather(*(command("PEXPIRETIME", name) for name in ordered))
-    scene.expires_ms = {name: at for name, at in zip(ordered, expiries, strict=True) if at >= 0}
-    await asyncio.gather(*(_read(connection, scene, n, k.decode()) for n, k in zip(ordered, kinds, strict=True)))
-    seconds, microseconds = await command("TIME")
+    kinds = await asyncio.gather(*(command("TYPE", name) for name in names))
+    # "none": expired since
+    there = [(name, kind.decode()) for name, kind in zip(names, kinds, strict=True) if kind != b"none"]
+    read = [(*_READ[kind][0], name, *_READ[kind][1]) for name, kind in there]
+    replies = asyncio.gather(*(command(*words) for words in read))
+    expiries = asyncio.gather(*(command("PEXPIRETIME", name) for name, _ in there))
+    now = command("TIME")
+    for (name, kind), reply in zip(there, await replies, strict=True):
+        match kind:
+            case "hash":
+                scene.hashes[name] = dict(_pairs(reply))
+            case "zset":
+                scene.zsets[name] = {member: float(score) for member, score in _pairs(reply)}
+            case "stream":
+                entries = {entry.decode(): _named(fields) for entry, fields in reply}
+                scene.streams[name] = Stream(entries, await _pending(connection, name))
+            case _ if reply is not None:
+                scene.strings[name] = reply.decode()
+            case _:
+                pass  # expired since
+    scene.expires_ms = {name: at for (name, _), at in zip(there, await expiries, strict=True) if at >= 0}
+    seconds, microseconds = await now
     scene.now_ms = int(seconds) * 1000 + int(microseconds) / 1000
     # what expired while it was read may have been seen in part
     for name in [name for name, at in scene.expires_ms.items() if at <= scene.now_ms]:
@@ -91,30 +116,18 @@ async def look(connection: Connection, namespace: str) -> Scene:
     return scene
 
 
-async def _read(connection: Connection, scene: Scene, name: str, kind: str) -> None:
-    command = connection.command
-    match kind:
-        case "hash":
-            flat = [each.decode() for each in await command("HGETALL", name)]
-            scene.hashes[name] = dict(zip(flat[::2], flat[1::2], strict=True))
-        case "none":
-            pass
-        case "zset":
-            flat = [each.decode() for each in await command("ZRANGE", name, 0, -1, "WITHSCORES")]
-            scene.zsets[name] = {m: float(score) for m, score in zip(flat[::2], flat[1::2], strict=True)}
-        case "stream":
-            entries = {e.decode(): _named(f) for e, f in await command("XRANGE", name, "-", "+")}
-            try:
-                pending = await command("XPENDING", name, GROUP, "-", "+", 1_000_000)
-            except ServerRefused as error:
-                if error.code != "NOGROUP":
-                    raise
-                pending = []
-            scene.streams[name] = Stream(entries, {e.decode(): worker.decode() for e, worker, *_ in pending})
-        case "string":
-            scene.strings[name] = (await command("GET", name)).decode()
-        case _:
-            raise AssertionError(f"{name} is a {kind}")
+def _pairs(flat: list[bytes]) -> Iterator[tuple[str, str]]:
+    return zip((each.decode() for each in flat[::2]), (each.decode() for each in flat[1::2]), strict=True)
+
+
+async def _pending(connection: Connection, stream: str) -> dict[str, str]:
+    try:
+        pending = await connection.command("XPENDING", stream, GROUP, "-", "+", 1_000_000)
+    except ServerRefused as error:
+        if error.code != "NOGROUP":
+            raise
+        return {}
+    return {entry.decode(): worker.decode() for entry, worker, *_ in pending}
 
 
 def _named(fields: list[bytes]) -> str:

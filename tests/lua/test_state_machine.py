@@ -383,7 +383,7 @@ def test_the_store_does_what_the_model_says(redis_url: str, namespace: str) -> N
             run_state_machine_as_test(
                 machine,
                 settings=settings(
-                    max_examples=60,
+                    max_examples=50,
                     stateful_step_count=30,
                     deadline=None,
                     database=None,
