@@ -20,7 +20,7 @@ logger = logging.getLogger("memable.connection")
 
 Listener = Callable[[bytes | None], None]
 
-_PING_AFTER_S = ANSWER_S / 2
+_PING_EVERY_S = ANSWER_S / 2
 _CHANNELS_A_COMMAND = 1000
 _STEADY_S = 1.0
 
@@ -192,20 +192,20 @@ class Subscriptions:
         """Connect, subscribe to everything wanted, and hand out messages until the connection is lost."""
         wire = await Wire.open(self._endpoint)
         loop = asyncio.get_running_loop()
-        opened_at_s = heard_at_s = due_s = loop.time()
+        opened_at_s = due_s = loop.time()
+        is_asked = False
         timer: asyncio.TimerHandle | None = None
 
         def ping() -> None:
-            # nothing else would tell of a server whose host has vanished
-            nonlocal timer, due_s
-            silent_s = loop.time() - heard_at_s
+            # nothing else would tell of a server whose host has vanished; silence counts only once it was asked
+            nonlocal timer, due_s, is_asked
             loop_was_blocked = loop.time() - due_s > _STEADY_S  # then an answer may lie in the socket, unread
-            if silent_s > ANSWER_S and not loop_was_blocked:
+            if is_asked and not loop_was_blocked:
                 wire.abort()
                 return
-            if silent_s >= _PING_AFTER_S:
-                wire.write(pack((b"PING",)))
-            due_s = loop.time() + _PING_AFTER_S
+            is_asked = True
+            wire.write(pack((b"PING",)))
+            due_s = loop.time() + _PING_EVERY_S
             timer = loop.call_at(due_s, ping, context=self._context)
 
         try:
@@ -217,7 +217,7 @@ class Subscriptions:
                 self._announce_return()
             while True:
                 replies = await wire.replies()
-                heard_at_s = loop.time()
+                is_asked = False
                 for reply in replies:
                     self._take(reply)
         finally:
