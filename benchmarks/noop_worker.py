@@ -1,7 +1,6 @@
-"""The worker process of the benchmarks: `arq noop_worker.WorkerSettings`."""
-
-from noop import app
+"""The worker process of the benchmarks: `arq benchmarks.noop_worker.WorkerSettings`, from the root."""
 
 import memable
+from benchmarks.noop import app
 
 WorkerSettings = memable.worker_settings(app)

@@ -142,8 +142,8 @@ class Bench:
     @contextmanager
     def _worker(self) -> Iterator[None]:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "arq", "noop_worker.WorkerSettings"],
-            cwd=HERE,
+            [sys.executable, "-m", "arq", "benchmarks.noop_worker.WorkerSettings"],
+            cwd=HERE.parent,
             env={**os.environ, "MEMABLE_REDIS_URL": self._url},
             stderr=subprocess.PIPE,
             text=True,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from memable.lua import Script, load, names
 
 _HEAD = """\
 # The state machine, script by script
 
-Made from the headers by `python -m memable.lua`; a test compares. One script is one transition: nothing is ever half done.
-A caller whose connection broke does not know whether its script ran, so it runs it again: each script recognises that,
-and gives the answer that it gave, or would have given, the first time.
+Made from the headers by `python -m memable.lua`; a test compares. One script is one transition: nothing is ever half
+done. A caller whose connection broke does not know whether its script ran, so it runs it again: each script recognises
+that, and gives the answer that it gave, or would have given, the first time.
 
 | script | promise | answers | how a retry is recognised, and what it gets |
 |---|---|---|---|
@@ -31,4 +33,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    sys.stdout.write(table())

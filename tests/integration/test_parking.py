@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -39,17 +39,17 @@ class Stage:
     def engine(self, *authors: Author) -> Engine:
         app = App()
         for author in authors:
-            app.register(author.__name__, author)  # type: ignore[type-var]  # any awaitable result
+            app.register(author.__name__, author)
         return Engine(app, url=self.settings.redis_url, settings=self.settings)
 
 
 @pytest.fixture
-async def stage(redis_url: str, namespace: str) -> AsyncIterator[Stage]:
-    yield Stage(redis_url, namespace)
+def stage(redis_url: str, namespace: str) -> Stage:
+    return Stage(redis_url, namespace)
 
 
 async def play(stage: Stage, author: Author, *signals: tuple[str, Any]) -> tuple[Any, list[int]]:
-    """Run `author`, sending each signal when the instance has come to rest; its result, and the calls made by each rest."""
+    """Run `author`, sending each signal when the instance is at rest; its result, and the calls made by each rest."""
     async with stage.engine(author) as engine:
         instance = await engine.invoke(author.__name__, id="1")
         calls: list[int] = []
@@ -152,7 +152,8 @@ async def test_except_exception_around_a_wait_is_never_entered_and_finally_makes
             await ctx.step("cleanup", stage.step("cleanup"))
 
     result, _ = await play(stage, swallowing, ("p", 3))
-    assert result == 3 and not swallowed
+    assert result == 3
+    assert not swallowed
     assert stage.called == ["finally", "finally", "cleanup"]
 
 
