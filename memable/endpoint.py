@@ -302,5 +302,5 @@ def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:
         return ServerRefused(where, "to serve", str(error))
     if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.DataError):
         return EndpointWrong(f"Redis at {where} refused the connection: {error}; check the URL")
-    reason = str(error) or f"no answer within {CONNECT_S:g} s"
+    reason = str(error).rstrip(".") or f"no answer within {CONNECT_S:g} s"
     return StorageError(f"cannot reach Redis at {where}: {reason}; check the URL, and that the server runs")

@@ -271,9 +271,10 @@ class Run:
     def _hand_back(self, what: str, key: str, record: Record, kind: StepKind, codec: TypeCodec) -> Any:
         """What the record says: the same value, or the same failure, as the first time."""
         if record.kind is not kind or (record.is_open and kind is StepKind.STEP):
-            there = "a step, not" if record.kind is StepKind.STEP else f"by kind {record.kind.value},"
+            is_step = record.kind is StepKind.STEP
+            there = "a step, not a suspended entry" if is_step else f"a suspended entry ({record.kind}), not a {what}"
             raise StepConflict(
-                f"{what} {key!r} of {self.name}: this key was recorded as {there} a suspended entry; a key keeps its "
+                f"{what} {key!r} of {self.name}: this key was recorded as {there}; a key keeps its "
                 f"kind for the life of an instance: choose a new key, such as one with another version",
                 key,
             )
