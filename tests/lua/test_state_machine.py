@@ -217,6 +217,39 @@ class StoreMachine(RuleBasedStateMachine):
             if held.entry == self.model.instances[name].entry:
                 self.claim_by(held, worker, is_answered=False)
 
+    @rule(
+        instance_id=ids,
+        worker=workers,
+        opened=points,
+        withdrawn=withdrawals,
+        parks=st.booleans(),
+        comes=st.sampled_from(["a signal", "a deadline", "the end", "nothing"]),
+    )
+    def wait_at_points(
+        self,
+        instance_id: str,
+        worker: str,
+        opened: Sequence[Point],
+        withdrawn: Sequence[str],
+        parks: bool,
+        comes: str,
+    ) -> None:
+        """What most runs do: chance alone seldom gets so far."""
+        self.take(instance_id, worker, goes_on=True)
+        instance = self.model.instances[self.of(instance_id).name]
+        (held,) = [run for run in self.runs if self.model.held_by(run) is instance]
+        if parks:
+            self.park_at(held, opened, withdrawn, "waiting", is_answered=False)
+        else:
+            self.open_at(held, opened, withdrawn, is_answered=False)
+        if comes == "a signal":
+            for key in [*instance.open][:1]:
+                self.signal(instance_id, key, "s1", fits=True, is_answered=False)
+        elif comes == "a deadline":
+            self.a_deadline_comes(instance_id, fires=True)
+        elif comes == "the end":
+            self.end(held, Outcome(Status.FAILED, b"{}", "no", sorted(instance.records)), LONG_MS, is_answered=False)
+
     @rule(instance_id=ids, worker=workers)
     def deliver(self, instance_id: str, worker: str) -> None:
         self.deliveries.extend(self.wait(self.stage.deliver(self.of(instance_id), worker)))
@@ -253,7 +286,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), opened=points, withdrawn=withdrawals, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
     def open(self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
-        held = self.a_run(data)
+        self.open_at(self.a_run(data), opened, withdrawn, is_answered)
+
+    def open_at(self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
         # nobody withdraws what it opens in the same call
         withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
         self.make(
@@ -268,7 +303,11 @@ class StoreMachine(RuleBasedStateMachine):
     def park(
         self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
     ) -> None:
-        held = self.a_run(data)
+        self.park_at(self.a_run(data), opened, withdrawn, message, is_answered)
+
+    def park_at(
+        self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
+    ) -> None:
         withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
         self.make(
             lambda: self.store.park(held, opened, withdrawn, message),
@@ -285,11 +324,14 @@ class StoreMachine(RuleBasedStateMachine):
         failed_keys: list[str] = []
         if status is Status.FAILED and instance is not None and instance.records:
             failed_keys = data.draw(st.lists(st.sampled_from(sorted(instance.records)), unique=True), label="failed")
+        outcome = Outcome(status, b"{}", message, failed_keys)
+        self.end(held, outcome, -1000 if expires else LONG_MS, is_answered=is_answered)
+
+    def end(self, held: Held, outcome: Outcome, retention_ms: int, *, is_answered: bool) -> None:
+        status, message, failed_keys = outcome.status, outcome.message, outcome.failed_keys
         self.make(
-            lambda: self.store.finish(
-                held, Outcome(status, b"{}", message, failed_keys), -1000 if expires else LONG_MS
-            ),
-            lambda: self.model.finish(held, status, message, failed_keys, expires=expires),
+            lambda: self.store.finish(held, outcome, retention_ms),
+            lambda: self.model.finish(held, status, message, failed_keys, expires=retention_ms < 0),
             is_answered=is_answered,
             held=held,
         )
@@ -325,10 +367,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ── the leader ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(data=st.data(), max_recoveries=st.integers(0, 2), is_answered=st.booleans())
+    @rule(data=st.data(), max_recoveries=st.integers(0, 2), was_run=st.booleans(), is_answered=st.booleans())
     @precondition(lambda self: self.deliveries)
-    def recover(self, data: st.DataObject, max_recoveries: int, is_answered: bool) -> None:
-        held = self.a_delivery(data)
+    def recover(self, data: st.DataObject, max_recoveries: int, was_run: bool, is_answered: bool) -> None:
+        """Mostly from a run: of the many deliveries few are claimed."""
+        held = self.a_run(data) if self.runs and was_run else self.a_delivery(data)
         self.make(
             lambda: self.stage.recover(held, max_recoveries=max_recoveries),
             lambda: self.model.recover(held, max_recoveries, "ValueError: no"),
