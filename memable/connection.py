@@ -204,6 +204,13 @@ class ScriptConnection:
         self._keeper = self._loop.create_task(
             self._keep(wire), name="memable connection", context=contextvars.Context()
         )
+        self._keeper.add_done_callback(self._keeper_ended)
+
+    def _keeper_ended(self, _: asyncio.Task[None]) -> None:
+        """Cancelled with all tasks of the loop, not by `close`: who asks in a `finally` would wait for ever."""
+        if self._closed is None:
+            self._closed = "has ended with its event loop"
+            self._fail_all()
 
     async def _keep(self, wire: Wire) -> None:
         """Read from the connection; when it is lost, make another, until cancelled."""

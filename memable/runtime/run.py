@@ -509,6 +509,10 @@ class Run:
             try:
                 output = await self._tasks.start(self._call())
             except BaseException as error:
+                if _is_being_cancelled():
+                    # with the whole loop, by asyncio.run: nothing the author did, and nobody is left to record it
+                    self.stop(End.HANDED_BACK)
+                    raise
                 if self.over is None:
                     outcome = self._failed(error)
             else:
@@ -621,6 +625,11 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _nothing() -> None:
     pass
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _is_busy(task: asyncio.Task[None] | None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,3 +142,47 @@ async def test_a_workflow_cannot_tell_a_stop_from_a_wait(start: Start) -> None:
         await instance.signal("answer", "yes")
         assert await instance.result() == "yes"
         assert {step.key: step.error for step in await engine.steps("order", "42")} == {"answer": None, "fine": None}
+
+
+FORGETFUL = """
+import asyncio, sys
+from memable import App, Context, Engine, Settings
+
+app, begun = App(), asyncio.Event()
+
+async def hang() -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+@app.workflow("order")
+async def order(ctx: Context) -> None:
+    await ctx.step("hang", hang)
+
+async def main(url: str, namespace: str) -> None:
+    engine = Engine(app, url=url, settings=Settings(namespace=namespace, lease=1))
+    await engine.start()
+    await engine.invoke(order, id="42")
+    await begun.wait()  # and no stop()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_program_that_forgets_to_stop_its_engine_ends_all_the_same_and_its_instances_go_on(
+    start: Start, redis_url: str, namespace: str
+) -> None:
+    program = [sys.executable, "-c", FORGETFUL, redis_url, namespace]
+    ended = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+    app = App()
+
+    async def fine() -> str:
+        return "done"
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> str:
+        return await ctx.step("hang", fine)
+
+    async with start(app, lease=1) as engine:
+        assert await engine.get("order", "42").result() == "done"

@@ -423,7 +423,7 @@ async def a_step_that_became_a_suspend_point(scene: Scene) -> None:
 
 @provokes(
     StepConflict,
-    rf"suspend point 'key:v1' of order/42: .* was recorded as a suspended entry \(timer\), not a suspend point; {KEEPS}",
+    rf"suspend point 'key:v1' of order/42: .* recorded as a suspended entry \(timer\), not a suspend point; {KEEPS}",
     key="key:v1",
 )
 async def a_timer_that_became_a_suspend_point(scene: Scene) -> None:
