@@ -24,7 +24,8 @@ made by invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `pr
 `waiting` (keys of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and
 its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the token of the last resume), `news`
 (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt` (runs
-started), `recoveries` (runs lost in a row), `created_us`, `started_ms`, `completed_ms`.
+started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `created_us`,
+`started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
 `_by:KEY` (what completed it: `timer`, or `signal` and its id).

@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     )
     max_recoveries: int = Field(
         default=5,
-        ge=0,
-        description="a whole number from 0, of workers that an instance may lose in a row before it is failed",
+        ge=1,
+        description="a whole number from 1, of workers that an instance kills in a row before it is failed",
     )
     park_grace: float = Field(
         default=1.0,

@@ -106,8 +106,8 @@ class Outcome(NamedTuple):
     """Keys of the records that a resume clears."""
 
 
-_INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _SET_STATUS = map(
-    lua.later, ("invoke", "claim", "record", "open", "park", "finish", "release", "set_status")
+_INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS = map(
+    lua.later, ("invoke", "claim", "record", "open", "park", "finish", "release", "isolate", "set_status")
 )
 _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
     lua.later, ("signal", "resume", "fire_timer", "recover", "forget")
@@ -369,6 +369,15 @@ class Store:
                 entry=held.entry,
                 events=keys.events,
             ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    async def isolate(self, held: Held, *, alone: bool) -> None:
+        """Say whether the run has its worker process for itself. `LeaseLost`."""
+        keys = held.keys
+        answer = await self.connection.call(
+            _ISOLATE, _ISOLATE.bind(instance=keys.instance, lease=held.lease, alone=int(alone))
         )
         if answer < 0:
             raise _refuse(answer, keys)

@@ -1,6 +1,6 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
 -- USES  time, state, points, open
--- KEYS  instance   hash    status, message, waiting, rested_by
+-- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
@@ -18,7 +18,7 @@ if #satisfied > 1 then
   return satisfied
 end
 take_from_stream(stream, entry)
-local facts = drop_lease(instance, lease)
+local facts = drop_lease(instance, lease, 'recoveries')
 move_index(running, suspended, id, held[3])
 set_state(instance, held[4], 'suspended', message, events, facts, points[1])
 return {DONE}

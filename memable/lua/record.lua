@@ -14,5 +14,5 @@ if redis.call('HSETNX', steps, key, timed(head, whole(now - elapsed_ms), whole(n
   return {ALREADY, redis.call('HGET', steps, key)}
 end
 -- progress: whatever killed the runs before this one did not kill it here
-if held[2] then redis.call('HDEL', instance, 'recoveries') end
+if held[2] then redis.call('HDEL', instance, 'recoveries', 'alone') end
 return {DONE}

@@ -1,6 +1,6 @@
 -- recover: take an instance from a worker that has not renewed for a lease, and queue it; or fail it after too many times.
 -- USES  time, state, points, terminal
--- KEYS  instance  hash    status, recoveries
+-- KEYS  instance  hash    status, recoveries, alone
 -- KEYS  steps     hash    open points of a failed one are withdrawn
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  timers    zset    those of a failed one go
@@ -13,7 +13,7 @@
 -- RETRY  the entry is gone: NOT_REACHED. Two leaders at once are harmless for the same reason
 local pending = redis.call('XPENDING', stream, GROUP, 'IDLE', lease_ms, entry, entry, 1)
 if #pending == 0 then return NOT_REACHED end
-local known = redis.call('HMGET', instance, 'entry', 'lease')
+local known = redis.call('HMGET', instance, 'entry', 'lease', 'alone')
 if known[1] ~= entry then
   take_from_stream(stream, entry)
   return STALE
@@ -24,7 +24,8 @@ if not known[2] then  -- delivered, never claimed: no run was lost
   return DONE
 end
 local recoveries = redis.call('HINCRBY', instance, 'recoveries', 1)
-if recoveries > tonumber(max_recoveries) then
+-- in company it may have been a neighbour that took the worker down: nobody is failed for another
+if known[3] == '1' and recoveries >= tonumber(max_recoveries) then
   come_to_end(instance, steps, stream, timers, running, failed, expiry, id, name, {
     status = 'failed', field = 'error', value = error, message = message, failed_keys = '',
     retention_ms = tonumber(retention_ms),

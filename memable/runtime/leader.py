@@ -172,8 +172,8 @@ class Leader:
         keys = self._partition.of(workflow, fields[1].decode())
         failure = failure_outcome(
             "WorkerLost",
-            f"{keys.name} lost its worker {self._max_recoveries + 1} times in a row without progress: it may crash the "
-            f"process that runs it (out of memory, os._exit, a fault in native code)",
+            f"{keys.name} has lost its worker {self._max_recoveries} times in a row or more without progress, the last "
+            f"time while it ran alone: it crashes its process (out of memory, os._exit, a fault in native code)",
         )
         answer = await self._store.recover(
             keys,

@@ -123,6 +123,7 @@ class Run:
         self.name = held.keys.name
         self.held = held
         self.news_seen = 0
+        self.on_progress: Callable[[], None] = _nothing
         self.over: End | None = None
         self._workshop = workshop
         self._workflow = workflow
@@ -212,6 +213,7 @@ class Run:
         try:
             end = await self._workshop.caller.call(call, self._confirm_lease)
             there = await self._record(key, end)
+            self.on_progress()
         except LeaseLost:
             self.stop(End.LOST)
             raise RunOver from None

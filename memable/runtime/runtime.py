@@ -16,14 +16,16 @@ from typing import Any
 
 from memable.announcement import announcement
 from memable.codec import Codec
-from memable.connection import BlockingReader, Endpoint, ScriptConnection, ServerRefused
+from memable.connection import BlockingReader, Endpoint, ScriptConnection
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
-from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Partition
+from memable.keys import InstanceKeys, Partition
 from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
 from memable.runtime.lease import LeaseKeeper
 from memable.runtime.run import End, Run, Workshop
+from memable.runtime.solitude import Solitude
 from memable.runtime.steps import StepCaller
 from memable.runtime.tasks import Activity, install_task_factory
 from memable.runtime.threads import StepThreads
@@ -32,10 +34,6 @@ from memable.store import Held, LeaseLost, Store, new_token
 from memable.workflow import App, Workflow
 
 _log = logging.getLogger("memable.runtime")
-
-_BLOCK_MS = 2000
-_BLOCK_SOME_MS = 50
-"""While fewer slots are free than there are streams, only some streams are read, in turn."""
 
 _BEAT_EVERY_S = 5.0
 _BEAT_STALE_MS = 30_000
@@ -63,16 +61,13 @@ class Runtime:
         self._threads = StepThreads(settings.concurrency)
         self._runs: dict[str, Run] = {}
         self._carrying: set[asyncio.Task[None]] = set()
-        self._slot_freed = asyncio.Event()
         self._is_stopping = False
         self._is_handing_back = False
         self._streams: dict[str, tuple[Partition, Workflow[Any, Any]]] = {}
-        self._trouble: str | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._leaders: list[Leader] = []
         self._controls: list[Subscription] = []
         self._exits = AsyncExitStack()
-        self._rotation = 0
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,12 +116,27 @@ class Runtime:
                 for partition in keys.partitions
                 for workflow in self.app
             }
+            self._intake = Intake(
+                self._reader,
+                self._connection,
+                self.worker,
+                self._streams,
+                free_slots=lambda: self.settings.concurrency - len(self._carrying),
+                begin=self._begin,
+            )
+            self._solitude = Solitude(
+                self._store,
+                self._intake,
+                lease_s=self.settings.lease,
+                max_recoveries=self.settings.max_recoveries,
+                running=lambda: len(self._carrying),
+            )
             self.app.freeze(self, f"worker {self.worker}")
             exits.callback(self.app.thaw, self)
-            await asyncio.gather(self._announce(), self._create_groups(), self._listen())
+            await asyncio.gather(self._announce(), self._intake.create_groups(), self._listen())
             self._exits = exits.pop_all()
         await self._start_leaders()
-        self._loops = [asyncio.ensure_future(self._take_work()), asyncio.ensure_future(self._beat())]
+        self._loops = [asyncio.ensure_future(self._intake.run()), asyncio.ensure_future(self._beat())]
         _log.info(
             "worker %s runs %s", self.worker, ", ".join(sorted(workflow.name for workflow in self.app)) or "nothing"
         )
@@ -136,8 +146,10 @@ class Runtime:
         if self._is_stopping:
             return
         self._is_stopping = True
-        self._slot_freed.set()
-        await self._end_loops()
+        if self._loops:  # else the start has failed
+            taking, beating = self._loops
+            beating.cancel()
+            await self._intake.stop(taking)
         await self._wait_for_runs(self.settings.shutdown_grace if grace_s is None else grace_s)
         self.hand_back()
         await self._wait_for_runs(_LAST_WORDS_S)
@@ -155,6 +167,7 @@ class Runtime:
         self._is_handing_back = True
         for run in list(self._runs.values()):
             run.stop(End.HANDED_BACK)
+            self._solitude.on_end()
 
     async def is_idle(self) -> bool:
         """Whether nothing is run here, and nothing that this worker could run is queued or running anywhere."""
@@ -178,18 +191,6 @@ class Runtime:
         if self._carrying:
             await asyncio.wait(set(self._carrying), timeout=timeout_s)
 
-    async def _end_loops(self) -> None:
-        """The read that blocks is ended by Redis, never cancelled: it may have been given entries."""
-        takes, beats = self._loops or (None, None)
-        if beats is not None:
-            beats.cancel()
-        while takes is not None and not takes.done():
-            if self._reader.client_id is not None and self._connection.is_healthy:
-                self._connection.command("CLIENT", "UNBLOCK", self._reader.client_id)
-            await asyncio.wait([takes], timeout=0.05)
-            if not self._connection.is_healthy:
-                takes.cancel()
-
     # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _announce(self) -> None:
@@ -198,17 +199,6 @@ class Runtime:
             words += (workflow.name, announcement(workflow, self._codec))
         if words:
             await self._connection.command("HSET", self._store.keys.workflows, *words)
-
-    async def _create_groups(self) -> None:
-        """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
-        await asyncio.gather(*(self._create_group(stream) for stream in self._streams))
-
-    async def _create_group(self, stream: str) -> None:
-        try:
-            await self._connection.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
-        except ServerRefused as error:
-            if error.code != "BUSYGROUP":
-                raise
 
     async def _listen(self) -> None:
         self._controls = await asyncio.gather(
@@ -248,48 +238,7 @@ class Runtime:
                 _log.warning("worker %s: %s", self.worker, error)
             await asyncio.sleep(_BEAT_EVERY_S)
 
-    # ── taking work ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _take_work(self) -> None:
-        while not self._is_stopping:
-            free = self.settings.concurrency - len(self._carrying)
-            if free <= 0 or not self._streams:
-                self._slot_freed.clear()
-                await self._slot_freed.wait()
-                continue
-            try:
-                self._begin_all(await self._read(free))
-                self._trouble = None
-            except ServerRefused as error:
-                if error.code != self._trouble:  # said once, not with every try
-                    self._trouble = error.code
-                    _log.warning("worker %s cannot take work: %s", self.worker, error)
-                if error.code == "NOGROUP":
-                    with suppress(StorageError):
-                        await self._create_groups()
-            except StorageError:
-                continue  # the reader has logged it, and waits before it connects again
-            except Exception:
-                _log.exception("worker %s failed to take work, and goes on", self.worker)
-                await asyncio.sleep(1)
-
-    async def _read(self, free: int) -> Any:
-        """Ask for no more than the free slots: COUNT is per stream."""
-        streams = list(self._streams)
-        at = self._rotation = (self._rotation + 1) % len(streams)
-        streams = (streams[at:] + streams[:at])[:free]
-        block_ms = _BLOCK_MS if len(streams) == len(self._streams) else _BLOCK_SOME_MS
-        return await self._reader.read(
-            *("XREADGROUP", "GROUP", GROUP, self.worker, "COUNT", max(1, free // len(streams)), "BLOCK", block_ms),
-            *("STREAMS", *streams, *(">" for _ in streams)),
-        )
-
-    def _begin_all(self, reply: Any) -> None:
-        for stream, entries in reply or ():
-            partition, workflow = self._streams[stream.decode()]
-            for entry, fields in entries:
-                if fields and fields[0] == ENTRY_FIELD.encode():
-                    self._begin(partition, workflow, fields[1].decode(), entry.decode())
+    # ── carrying it ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, partition: Partition, workflow: Workflow[Any, Any], instance_id: str, entry: str) -> None:
         keys = partition.of(workflow.name, instance_id)
@@ -299,7 +248,8 @@ class Runtime:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._carrying.discard(task)
-        self._slot_freed.set()
+        self._intake.look_again()
+        self._solitude.on_end()
 
     async def _carry(self, workflow: Workflow[Any, Any], keys: InstanceKeys, entry: str) -> None:
         held = Held(keys, entry, new_token())
@@ -312,7 +262,11 @@ class Runtime:
             if self._is_handing_back:  # its claim was on its way
                 run.stop(End.HANDED_BACK)
             try:
-                if await run.carry() is End.HANDED_BACK:
+                if self._solitude.is_suspect(claim.recoveries):
+                    end = await self._solitude.carry(run, claim.recoveries)
+                else:
+                    end = await run.carry()
+                if end is End.HANDED_BACK:
                     await self._store.release(held)
             finally:
                 self._leases.drop(held)

@@ -40,6 +40,7 @@ _KNOWN = frozenset(
         "failed_keys",
         "attempt",
         "recoveries",
+        "alone",
         "created_us",
         "started_ms",
         "completed_ms",

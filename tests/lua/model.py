@@ -149,6 +149,7 @@ class Model:
         if instance.open_points(points):
             return Answer.SATISFIED
         instance.drop_lease(held.lease)
+        instance.recoveries = 0
         instance.change(Status.SUSPENDED, message)
         return Answer.DONE
 
@@ -189,7 +190,7 @@ class Model:
             instance.entry = None
             return Answer.DONE
         instance.recoveries += 1
-        if instance.recoveries > max_recoveries:
+        if instance.recoveries >= max_recoveries:
             instance.end(Status.FAILED, message, (), None)
             return Answer.TERMINAL
         instance.drop_lease(None)

@@ -202,7 +202,10 @@ class Stage:
         head, _, _ = record.raw.partition(b',"due_ms":')
         await self.command("HSET", keys.steps, key, head + b',"due_ms":1000}')
 
-    async def recover(self, held: Held, *, lease_ms: int = 0, max_recoveries: int = 5) -> Answer:
+    async def recover(self, held: Held, *, lease_ms: int = 0, max_recoveries: int = 5, alone: bool = True) -> Answer:
+        """What the leader does; the run had its worker for itself, unless it is said otherwise."""
+        if alone and await self.command("HEXISTS", held.keys.instance, "lease"):
+            await self.command("HSET", held.keys.instance, "alone", 1)
         return await self.store.recover(
             held.keys,
             held.entry,

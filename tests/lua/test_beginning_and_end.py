@@ -170,7 +170,7 @@ async def test_a_resume_gives_a_crashed_instance_a_fresh_count_of_recoveries(sta
     held = await stage.run()
     assert await stage.recover(held, max_recoveries=0) is Answer.TERMINAL
     await stage.store.resume(held.keys, new_token())
-    assert await stage.recover(await stage.take(held.keys), max_recoveries=1) is Answer.DONE
+    assert await stage.recover(await stage.take(held.keys), max_recoveries=2) is Answer.DONE
 
 
 # ── forget ───────────────────────────────────────────────────────────────────────────────────────────────────────────

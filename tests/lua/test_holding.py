@@ -177,7 +177,7 @@ async def test_nobody_hands_back_what_another_holds(stage: Stage) -> None:
 async def test_nothing_is_taken_from_a_worker_that_renews(stage: Stage) -> None:
     held = await stage.run()
     before = await stage.check()
-    assert await stage.recover(held, lease_ms=LEASE_MS) is Answer.NOT_REACHED
+    assert await stage.recover(held, lease_ms=LEASE_MS, alone=False) is Answer.NOT_REACHED
     assert await stage.check() == before
 
 
@@ -223,20 +223,51 @@ async def test_progress_starts_the_count_anew(stage: Stage) -> None:
     held = await stage.run()
     for _ in range(3):
         for expected in ("1", "2"):
-            assert await stage.recover(held, max_recoveries=2) is Answer.DONE
+            assert await stage.recover(held, max_recoveries=3) is Answer.DONE
             assert (await stage.fields(held.keys))["recoveries"] == expected
             held = await stage.take(held.keys)
         await stage.store.record(held, new_token(), STEP, 1)
         assert "recoveries" not in await stage.fields(held.keys)
 
 
+async def test_a_run_that_had_neighbours_is_never_failed_for_the_loss_of_its_worker(stage: Stage) -> None:
+    held = await stage.run()
+    for _ in range(5):
+        assert await stage.recover(held, max_recoveries=1, alone=False) is Answer.DONE
+        held = await stage.take(held.keys)
+    assert (await stage.fields(held.keys))["recoveries"] == "5"
+    await stage.store.isolate(held, alone=True)
+    assert (await stage.fields(held.keys))["alone"] == "1"
+    await stage.store.isolate(held, alone=False)
+    assert await stage.recover(held, max_recoveries=1, alone=False) is Answer.DONE
+    held = await stage.take(held.keys)
+    await stage.store.isolate(held, alone=True)
+    assert await stage.recover(held, max_recoveries=1) is Answer.TERMINAL
+
+
+async def test_coming_to_rest_is_progress_too(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.recover(held) is Answer.DONE
+    held = await stage.take(held.keys)
+    await stage.store.park(held, [approval()], [], "")
+    assert "recoveries" not in await stage.fields(held.keys)
+
+
+async def test_nobody_says_of_what_another_holds_that_it_is_alone(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.claimed_by_another(held.keys)
+    with pytest.raises(LeaseLost):
+        await stage.store.isolate(held, alone=True)
+    assert "alone" not in await stage.fields(held.keys)
+
+
 async def test_too_many_losses_without_progress_fail_the_instance(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
     for _ in range(2):
-        assert await stage.recover(held, max_recoveries=2) is Answer.DONE
+        assert await stage.recover(held, max_recoveries=3) is Answer.DONE
         held = await stage.take(held.keys)
-    assert await stage.recover(held, max_recoveries=2) is Answer.TERMINAL
+    assert await stage.recover(held, max_recoveries=3) is Answer.TERMINAL
     scene = await stage.check()
     fields = scene.hashes[held.keys.instance]
     assert (fields["status"], fields["message"]) == ("failed", "ValueError: no")

@@ -72,6 +72,10 @@ async def release(stage: Stage) -> None:
     await stage.store.release(await stage.run())
 
 
+async def isolate(stage: Stage) -> None:
+    await stage.store.isolate(await stage.run(), alone=True)
+
+
 async def set_status(stage: Stage) -> None:
     await stage.store.set_status(await stage.run(), "charging")
 
@@ -132,6 +136,7 @@ TABLE = {
     "park, satisfied": Row(park_satisfied, Answer.SATISFIED, LOST, LOST, LOST, LOST),
     "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),
     "release": Row(release, DONE, DONE, LOST, LOST, LOST),
+    "isolate": Row(isolate, DONE, LOST, LOST, LOST, LOST),
     "set_status": Row(set_status, DONE, LOST, LOST, LOST, LOST, changes="at once"),
     "signal": Row(signal, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
     "signal, running": Row(signal_while_running, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),

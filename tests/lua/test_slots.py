@@ -91,7 +91,7 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     held = await stage.take(keys)
     await stage.recover(held)
     held = await stage.take(keys)
-    await stage.recover(held, max_recoveries=1)
+    await store.isolate(held, alone=True)
     await stage.recover(held, max_recoveries=1)
     await store.resume(keys, new_token())
     held = await stage.take(keys)

@@ -53,7 +53,7 @@ WRONG = [
     ("SHUTDOWN_GRACE", "inf", "seconds, at least 0,"),
     ("RETENTION", "0", "seconds, more than 0,"),
     ("MAX_PAYLOAD", "1kB", "a whole number of bytes from 1,"),
-    ("MAX_RECOVERIES", "-1", "a whole number from 0,"),
+    ("MAX_RECOVERIES", "0", "a whole number from 1,"),
     ("PARK_GRACE", "-0.1", "seconds, at least 0,"),
     ("LOG_FORMAT", "xml", "text or json,"),
     ("NAMESPACE", "a b", "1 to 100 letters, digits and any of _ . : -"),

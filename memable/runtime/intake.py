@@ -1,0 +1,140 @@
+"""Taking work: reads the streams of an app's workflows, for no more than the free slots."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from memable.connection import BlockingReader, ScriptConnection, ServerRefused
+from memable.errors import StorageError
+from memable.keys import ENTRY_FIELD, GROUP, Partition
+from memable.workflow import Workflow
+
+_log = logging.getLogger("memable.intake")
+
+_BLOCK_MS = 2000
+_BLOCK_SOME_MS = 50
+"""While fewer slots are free than there are streams, only some streams are read, in turn."""
+
+_UNBLOCK_S = 0.05
+
+Streams = Mapping[str, tuple[Partition, Workflow[Any, Any]]]
+Begin = Callable[[Partition, Workflow[Any, Any], str, str], None]
+"""Partition, workflow, instance id and stream entry of what was delivered to this worker."""
+
+
+class Intake:
+    """Reads while there is a free slot, and nobody wants quiet. One read at a time, and none is ever cancelled."""
+
+    def __init__(
+        self,
+        reader: BlockingReader,
+        connection: ScriptConnection,
+        worker: str,
+        streams: Streams,
+        *,
+        free_slots: Callable[[], int],
+        begin: Begin,
+    ) -> None:
+        self._reader, self._connection = reader, connection
+        self._worker, self._streams = worker, streams
+        self._free_slots, self._begin = free_slots, begin
+        self._go_on = asyncio.Event()
+        self._is_stopping = False
+        self._wish_for_quiet = 0
+        self._is_reading = False
+        self._rotation = 0
+        self._trouble: str | None = None
+
+    def look_again(self) -> None:
+        """A slot may be free."""
+        self._go_on.set()
+
+    async def run(self) -> None:
+        """Take work until `stop`."""
+        while not self._is_stopping:
+            free = self._free_slots()
+            if free <= 0 or not self._streams or self._wish_for_quiet:
+                self._go_on.clear()
+                await self._go_on.wait()
+                continue
+            self._is_reading = True
+            try:
+                await self._take(free)
+            except Exception:
+                _log.exception("worker %s failed to take work, and goes on", self._worker)
+                await asyncio.sleep(1)
+            finally:
+                self._is_reading = False
+
+    async def stop(self, running: asyncio.Task[None] | None) -> None:
+        """Read no more, and return when `run` has ended: what a read under way was given is begun."""
+        self._is_stopping = True
+        self.look_again()
+        while running is not None and not running.done():
+            self._unblock()
+            await asyncio.wait([running], timeout=_UNBLOCK_S)
+            if not self._connection.is_healthy:
+                running.cancel()  # Redis is away: it has given nothing
+
+    async def hush(self) -> None:
+        """Read no more until `unhush`, and return when no read is under way."""
+        self._wish_for_quiet += 1
+        while self._is_reading and not self._is_stopping:
+            self._unblock()
+            await asyncio.sleep(_UNBLOCK_S)
+
+    def unhush(self) -> None:
+        """Read again, unless somebody else wants quiet."""
+        self._wish_for_quiet -= 1
+        self.look_again()
+
+    def _unblock(self) -> None:
+        """Have Redis end the read that blocks: cancelled, it might have been given entries that nobody then runs."""
+        if self._reader.client_id is not None and self._connection.is_healthy:
+            self._connection.command("CLIENT", "UNBLOCK", self._reader.client_id)
+
+    async def _take(self, free: int) -> None:
+        try:
+            reply = await self._read(free)
+        except ServerRefused as error:
+            if error.code != self._trouble:  # said once, not with every try
+                self._trouble = error.code
+                _log.warning("worker %s cannot take work: %s", self._worker, error)
+            if error.code == "NOGROUP":
+                with suppress(StorageError):
+                    await self.create_groups()
+        except StorageError:
+            pass  # the reader has logged it, and waits before it connects again
+        else:
+            self._trouble = None
+            for stream, entries in reply or ():
+                partition, workflow = self._streams[stream.decode()]
+                for entry, fields in entries:
+                    if fields and fields[0] == ENTRY_FIELD.encode():
+                        self._begin(partition, workflow, fields[1].decode(), entry.decode())
+
+    async def _read(self, free: int) -> Any:
+        """Ask for no more than the free slots: COUNT is per stream."""
+        streams = list(self._streams)
+        at = self._rotation = (self._rotation + 1) % len(streams)
+        streams = (streams[at:] + streams[:at])[:free]
+        block_ms = _BLOCK_MS if len(streams) == len(self._streams) else _BLOCK_SOME_MS
+        return await self._reader.read(
+            *("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", max(1, free // len(streams)), "BLOCK", block_ms),
+            *("STREAMS", *streams, *(">" for _ in streams)),
+        )
+
+    async def create_groups(self) -> None:
+        """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
+        await asyncio.gather(*(self._create_group(stream) for stream in self._streams))
+
+    async def _create_group(self, stream: str) -> None:
+        try:
+            await self._connection.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
+        except ServerRefused as error:
+            if error.code != "BUSYGROUP":
+                raise
