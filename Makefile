@@ -1,4 +1,4 @@
-# Two commands on a machine with nothing but Python, make and a compiler: `make demo`, `make test`.
+# Two commands on a machine with nothing but Python and make: `make demo`, `make test`.
 # Neither needs root, Docker or a Redis: the embedded server is the default.
 
 PYTHON ?= python3

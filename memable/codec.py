@@ -207,8 +207,8 @@ class _Typed(TypeCodec):
             if error.errors()[0]["type"] == "json_invalid":  # nested more deeply than pydantic reads
                 raise SerializationError(f"{subject} cannot be read back as {self.tag}: {error}") from error
             detail = (
-                f"{complaint(error, found)}; what was recorded does not fit the type that is declared now: "
-                f"if the type was changed, give the key a new version"
+                f"{complaint(error, found)}; what is stored does not fit the type that is declared here: it was sent "
+                f"as another type, or the type was changed since, and then: give the key a new version"
             )
             raise TypeMismatch(subject, expected=self.tag, found=plain_type(found), detail=detail) from error
         except Exception as error:

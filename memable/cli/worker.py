@@ -72,7 +72,7 @@ def worker(
     return asyncio.run(_supervise([app, *(["--burst"] if burst else [])], processes, is_burst=burst))
 
 
-@click.command(short_help="The same on a laptop, with a Redis of its own.")
+@click.command(short_help="Run MODULE:APP on a laptop, with a Redis of its own.")
 @_APP
 @_CONCURRENCY
 @NAMESPACE_OPTION
@@ -87,7 +87,7 @@ def dev(*, app: str, concurrency: int | None, namespace: str | None, data_dir: P
     with _server(settings, data_dir) as url:
         click.echo(f"Redis:     {_without_password(url)}")
         click.echo(f"look in:   {redis_cli(url)}")
-        click.echo(f"connect:   MEMABLE_REDIS_URL={_without_password(url)} memable list")
+        click.echo(f"connect:   export MEMABLE_REDIS_URL={shlex.quote(_without_password(url))}")
         click.echo("Ctrl-C ends it.")
         return _work(loaded, settings.model_copy(update={"redis_url": url}), burst=False)
 
