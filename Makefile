@@ -6,9 +6,11 @@ BIN := .venv/bin
 READY := .venv/ready
 # processes that the tests run in: most of their time is spent waiting for a server
 JOBS ?= 4
+# for how long faults come in `make chaos`
+SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check format bench lock clean
+.PHONY: help demo test lint types check format chaos bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +34,9 @@ check: lint types test ## what CI runs: lint, types, test
 format: $(READY) ## format the code, and mend what ruff can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+chaos: $(READY) ## kill, stop and cut off for SECONDS (by SEED), and count what was lost
+	$(BIN)/python -m chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY) ## measure throughput and latency
 	$(BIN)/python benchmarks/throughput.py

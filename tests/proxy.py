@@ -24,8 +24,9 @@ class Cut(Enum):
 class Proxy:
     """Passes bytes both ways between its own port and `upstream` (a redis:// or unix:// URL), until told otherwise."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, keeps_requests: bool = True) -> None:
         self._upstream = urlsplit(upstream)
+        self._keeps_requests = keeps_requests
         self._listener: asyncio.Server | None = None
         self._port = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +79,10 @@ class Proxy:
             writer.transport.abort()
 
     def cut_next(self, where: Cut) -> asyncio.Future[None]:
-        """Cut the next connection on which something passes; the future is done when that has happened."""
+        """Cut the next connection on which something passes; the future is done when that has happened.
+
+        Cancelling the future withdraws the wish.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cut = (where, done)
         return done
@@ -130,7 +134,8 @@ class Proxy:
     async def _pump_requests(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 20):
-                self.requests.append(data)
+                if self._keeps_requests:
+                    self.requests.append(data)
                 await self._is_open.wait()
                 if server in self._frozen:
                     continue
@@ -155,7 +160,7 @@ class Proxy:
 
     def _takes(self, where: Cut) -> bool:
         """Whether the cut that is asked for is here and now; then it is done."""
-        if self._cut is None or self._cut[0] is not where:
+        if self._cut is None or self._cut[0] is not where or self._cut[1].cancelled():
             return False
         self._cut[1].set_result(None)
         self._cut = None
