@@ -1,4 +1,4 @@
-"""Instances that kill their worker, and neighbours that only take their time: `arq tests.apps.poison.WorkerSettings`."""
+"""Instances that kill their worker, and neighbours that take their time: `arq tests.apps.poison.WorkerSettings`."""
 
 from __future__ import annotations
 

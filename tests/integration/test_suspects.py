@@ -28,7 +28,7 @@ async def keep_alive(directory: Path, url: str, namespace: str) -> None:
 
 async def test_what_kills_its_worker_is_failed_alone(redis_url: str, namespace: str, tmp_path: Path) -> None:
     async with Client(redis_url, app=app, namespace=namespace) as client:
-        victims = [each for each in await client.invoke_many(neighbour, [None] * NEIGHBOURS)]
+        victims = await client.invoke_many(neighbour, [None] * NEIGHBOURS)
         poisoned = await client.invoke(poison, 0.2, id="poison")
         keepers = [asyncio.create_task(keep_alive(tmp_path, redis_url, namespace)) for _ in range(2)]
         try:
