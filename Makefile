@@ -4,22 +4,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+REDIS8_READY := .venv-redis8/ready
+CLIENT_TESTS := $(patsubst %,tests/integration/test_%.py,client connection endpoint listing pubsub watching)
 # processes that the tests run in: most of their time is spent waiting for a server
 JOBS ?= 4
 # for how long faults come in `make chaos`
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check format chaos bench lock clean
+.PHONY: help demo test test-redis8 lint types check format chaos bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## run the main job: two workers, 51 workflows, one worker killed half-way
 	$(BIN)/memable demo
 
 test: $(READY) ## run every test, in random order, against the embedded server
 	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+
+test-redis8: $(REDIS8_READY) ## run the client's tests with redis-py 8, as web apps have it
+	.venv-redis8/bin/python -m pytest -n $(JOBS) $(CLIENT_TESTS)
 
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check .
@@ -29,7 +34,7 @@ types: $(READY) ## check types with mypy --strict and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-check: lint types test ## what CI runs: lint, types, test
+check: lint types test test-redis8 ## what CI runs: lint, types, tests
 
 format: $(READY) ## format the code, and mend what ruff can
 	$(BIN)/ruff check --fix-only .
@@ -41,23 +46,37 @@ chaos: $(READY) ## kill, stop and cut off for SECONDS (by SEED), and count what 
 bench: $(READY) ## measure throughput and latency
 	$(BIN)/python benchmarks/throughput.py
 
-lock: ## pin the newest versions that pyproject.toml allows into constraints.txt
+lock: ## pin the newest versions that pyproject.toml allows into constraints*.txt
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv
-	sed -n '/^#/!q;p' constraints.txt > build/lock/head
+	$(call compile,constraints.txt,--extra dev pyproject.toml)
+	$(call compile,constraints-redis8.txt,--extra embedded --group redis8 pyproject.toml)
+
+# the comment at the top of the file $(1), and then what uv makes of $(2)
+define compile
+	sed -n '/^#/!q;p' $(1) > build/lock/head
 	build/lock/bin/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
-		--no-header --no-emit-index-url --no-emit-find-links --extra dev pyproject.toml --output-file build/lock/pins
-	cat build/lock/head build/lock/pins > constraints.txt
+		--no-header --no-emit-index-url --no-emit-find-links $(2) --output-file build/lock/pins
+	cat build/lock/head build/lock/pins > $(1)
+endef
 
 clean: ## remove the environment and everything generated
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-redis8 build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is written last: an installation that broke off is begun anew. --clear, since a half-made or moved .venv
 # cannot be mended. --no-deps twice: constraints.txt names everything, and with hashes nothing else may come in.
 $(READY): constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "memable needs Python 3.11 or later: make PYTHON=python3.12")'
-	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m pip check
+	$(call install,.venv,constraints.txt)
 	@touch $@
+
+$(REDIS8_READY): constraints-redis8.txt
+	$(call install,.venv-redis8,constraints-redis8.txt)
+	@touch $@
+
+define install
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "memable needs Python 3.11 or later: make PYTHON=python3.12")'
+	$(PYTHON) -m venv --clear $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(1)/bin/python -m pip check
+endef
