@@ -16,6 +16,7 @@ while the runtime is not healthy.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import logging.config
@@ -74,6 +75,9 @@ _HOST: Final = "memable"
 
 _SETTINGS_OF_MEMABLE: Final = ("redis_settings", "redis_pool")
 _DRAIN_POLL_S: Final = 0.05
+
+_COLLECT_EVERY: Final = 10_000
+"""How many objects more than before make the garbage collector look at the young ones; Python's own 700 is for less."""
 
 Hook = Callable[[dict[Any, Any]], Awaitable[Any]]
 
@@ -223,6 +227,7 @@ class _Host:
                 await self.runtime.stop(grace_s=0)
             raise
         self.pool.enter(Phase.RUNNING)
+        _leave_modules_to_themselves()
         self._main = asyncio.current_task()
         assert self._main is not None  # arq calls this from a task
         # not in on_shutdown, which arq calls when all its own jobs are over
@@ -336,6 +341,16 @@ class _Host:
 
 
 _INVOKE: Final = arq.worker.func(cast("Any", invoke), name="memable.invoke", max_tries=INVOKE_TRIES)
+
+
+def _leave_modules_to_themselves() -> None:
+    """Spare the garbage collector what stays anyway: modules, schemas, the app. A run leaves no cycles to collect.
+
+    In a profile of one-step instances the collector had taken 9 % of a worker's CPU.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
 
 
 class _Queue(EnduringClient, arq.ArqRedis):  # type: ignore[misc]  # redis-py differs with itself
