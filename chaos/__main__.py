@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.checker import STALL_BEYOND_LEASE_S, Verdict, judge, shown
+from chaos.checker import STALL_BEYOND_LEASE_S, Verdict, judge, show
 from chaos.course import Plan, perform
 from chaos.evidence import Kind
 
@@ -42,7 +42,7 @@ def main() -> int:
         shutil.rmtree(directory)
         return 128 + signal.SIGTERM
     verdict = judge(seen, stall_limit_s=None if options.any_stall else plan.lease_s + STALL_BEYOND_LEASE_S)
-    print(json.dumps(_as_json(plan, verdict)) if options.json else shown(verdict))
+    print(json.dumps(_as_json(plan, verdict)) if options.json else show(verdict))
     if verdict.complaints:
         print(f"ledger and logs: {directory}", file=sys.stderr)
     else:

@@ -13,16 +13,19 @@ before each call when it was stopped. Such calls are counted, and allowed: steps
 A **stall** is the time from a fault that hit a worker to the next sign of life of an instance that it ran. A sign of
 life is a later run, a record, the end; and what the worker itself did with it, unless it was killed. Further faults
 meanwhile may have hit whoever took over: it counts from the last of them. The server's own downtime does not count.
+An instance that has lost two workers in a row runs alone in the next (runtime/solitude.py), and waits for that: its
+stalls are told apart, and have no limit.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from textwrap import shorten
 from typing import Any, Final
 
 from chaos.evidence import Answer, Evidence, Fault, Kind, Signalled
@@ -36,7 +39,9 @@ WAKING_S: Final = 0.25
 """From SIGCONT to the line of a call that had passed its check before: the process has to be given the processor."""
 
 STALL_BEYOND_LEASE_S: Final = 2.0
+_SUSPECT_FROM: Final = 2
 _SHOWN: Final = 20
+_SHOWN_CHARACTERS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class _Stall:
     fault: Fault
     lasted_s: float
     counted_s: float
+    is_suspect: bool
 
 
 @dataclass
@@ -96,7 +102,6 @@ class _Judge:
         after, old = self._calls_after_their_record(), self._calls_of_old_runs()
         signals, timers = list(self._signals()), list(self._timers())
         stalls = self.stalls
-        longest = max(stalls, key=lambda each: each.counted_s, default=None)
         by_kind = Counter(fault.kind for fault in seen.faults)
         begins = Counter((line.name, line.key) for line in seen.ledger if line.what is What.BEGIN)
         table: dict[str, str | float] = {
@@ -120,7 +125,8 @@ class _Judge:
             "latest timer, s": round(self._latest_timer_s, 3),
             "instances hit by a fault": len({each.name for each in stalls}),
             "longest stall, s": round(max((each.lasted_s for each in stalls), default=0.0), 3),
-            "longest stall per fault, s": round(longest.counted_s, 3) if longest is not None else 0.0,
+            "longest stall per fault, s": _longest_s(each for each in stalls if not each.is_suspect),
+            "  of what lost two in a row, s": _longest_s(each for each in stalls if each.is_suspect),
             "keys without a lifetime": len(left.immortal),
             "stream entries left": left.entries,
             "pending entries left": left.pending,
@@ -150,7 +156,7 @@ class _Judge:
             complaints += (
                 f"{each.name} did not move for {each.counted_s:.1f} s after {each.fault.kind} {each.fault.pid}"
                 for each in stalls
-                if each.counted_s > stall_limit_s
+                if each.counted_s > stall_limit_s and not each.is_suspect
             )
         return Verdict(table, complaints)
 
@@ -287,7 +293,7 @@ class _Judge:
                 texts = [written.text for written in self.records.get((name, key), ())]
                 results = [json.loads(text)["result"] for text in texts]
                 if completers != [f"signal {signal_id}"] or results != [each.payload]:
-                    yield f"{key!r} of {name}: {signal_id} was accepted; completed was it by {completers} with {results}"
+                    yield f"{key!r} of {name}: accepted was {signal_id}, recorded is {results} by {completers}"
         for (name, key), completers in self.seen.history.completers.items():
             if len([each for each in completers if each is not None]) > 1:
                 yield f"{key!r} of {name} was completed more than once: {completers}"
@@ -344,9 +350,8 @@ class _Judge:
         return any(number > run.run and begun_s <= at_s for number, begun_s in self._begun_s[run.name])
 
     def _stall(self, run: Line, fault: Fault) -> _Stall:
-        moved_s = min(
-            (at_s for at_s in self._signs_of_life(run, fault) if at_s > fault.at_s), default=self.seen.ended_s
-        )
+        signs = (sign for sign in self._signs_of_life(run, fault) if sign[0] > fault.at_s)
+        moved_s, number = min(signs, default=(self.seen.ended_s, run.run))
         # what hit it again: from there on somebody else has it, or whoever would have taken it is gone
         again = [
             other.until_s if other.kind is Kind.SERVER else other.at_s
@@ -357,16 +362,18 @@ class _Judge:
             and other.at_s < moved_s
         ]
         from_s = max([fault.at_s, *(at_s for at_s in again if at_s < moved_s)])
-        return _Stall(run.name, fault, moved_s - fault.at_s, moved_s - from_s)
+        is_suspect = self.seen.history.losses.get(run.name, {}).get(number, 0) >= _SUSPECT_FROM
+        return _Stall(run.name, fault, moved_s - fault.at_s, moved_s - from_s, is_suspect)
 
-    def _signs_of_life(self, run: Line, fault: Fault) -> Iterator[float]:
+    def _signs_of_life(self, run: Line, fault: Fault) -> Iterator[tuple[float, int]]:
+        """When, and in which run if that is known."""
         for line in self._lines[run.name]:
             if (line.what is What.RUN and line.run > run.run) or (line.run == run.run and fault.kind is not Kind.KILL):
-                yield line.at_s
+                yield line.at_s, line.run
         for key in self._keys[run.name]:
-            yield from (written.completed_s for written in self.records[run.name, key])
+            yield from ((written.completed_s, run.run) for written in self.records[run.name, key])
         if (completed_ms := self.seen.left.completed_ms.get(run.name)) is not None:
-            yield completed_ms / 1000
+            yield completed_ms / 1000, run.run
 
     @cached_property
     def _keys(self) -> Mapping[str, Sequence[str]]:
@@ -376,11 +383,15 @@ class _Judge:
         return keys
 
 
-def shown(verdict: Verdict) -> str:
+def _longest_s(stalls: Iterable[_Stall]) -> float:
+    return round(max((each.counted_s for each in stalls), default=0.0), 3)
+
+
+def show(verdict: Verdict) -> str:
     """The verdict for people."""
     width = max(map(len, verdict.table))
     lines = [f"{name:{width}}  {value}" for name, value in verdict.table.items()]
-    complaints = [f"✗ {each}" for each in verdict.complaints[:_SHOWN]]
+    complaints = [f"✗ {shorten(each, _SHOWN_CHARACTERS)}" for each in verdict.complaints[:_SHOWN]]
     if (more := len(verdict.complaints) - _SHOWN) > 0:
         complaints.append(f"✗ and {more} more")
     return "\n".join([*lines, "", *(complaints or ["nothing lost, nothing doubled"])])

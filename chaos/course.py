@@ -49,7 +49,7 @@ class Plan:
 
 
 async def perform(plan: Plan, directory: Path) -> Evidence:
-    """Do as planned. What was written to `directory` (ledger, logs of the workers) stays there."""
+    """Do as planned. What was written to `directory` (ledger, faults, logs of the workers) stays there."""
     os.environ["CHAOS_DIR"] = str(directory)
     # made here, so that no worker is needed for it to be there
     (directory / "ledger").touch()
@@ -69,12 +69,14 @@ async def perform(plan: Plan, directory: Path) -> Evidence:
             tasks.create_task(storm.rage(plan.seconds))
         settled = await traffic.settle(plan.settle_s)
         ended_s = time.time()
+        faults = sorted(storm.faults, key=lambda fault: fault.at_s)
+        (directory / "faults").write_text("".join(f"{fault}\n" for fault in faults))
         fleet.look()
         await fleet.dismiss()
         keys = client._online().store.keys
         return Evidence(
             lease_s=plan.lease_s,
-            faults=sorted(storm.faults, key=lambda fault: fault.at_s),
+            faults=faults,
             invoked=traffic.invoked,
             signalled=traffic.signalled,
             ledger=read_ledger(directory / "ledger"),

@@ -6,7 +6,7 @@ ever acknowledged. Only a server whose AOF was never rewritten has its whole his
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ class History:
     """By `WF/ID`: the life of each instance that was made under this name."""
     claims: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     """By `WF/ID`: the worker of each run, by the run's number."""
+    losses: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """By `WF/ID`: how many workers in a row it had lost when each of its runs was claimed."""
     records: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
     """Each text of a record."""
     completers: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
@@ -39,10 +41,11 @@ class History:
 def read_history(directory: Path, partition: Partition) -> History:
     """The history of a partition, from the AOF in a server's directory."""
     history = History()
+    recoveries = Counter[str]()
     instances, steps = f"{partition.prefix}instance:", f"{partition.prefix}steps:"
     for command, key, *words in _commands(directory / "appendonlydir"):
-        if key.startswith(instances) and command in ("HSET", "HSETNX"):
-            _read_instance(history, key.removeprefix(instances), dict(_pairs(words)))
+        if key.startswith(instances):
+            _read_instance(history, recoveries, key.removeprefix(instances), command, words)
         elif key.startswith(steps) and command in ("HSET", "HSETNX", "HDEL"):
             changed = ((each, None) for each in words) if command == "HDEL" else _pairs(words)
             for name, value in changed:
@@ -54,11 +57,19 @@ def read_history(directory: Path, partition: Partition) -> History:
     return history
 
 
-def _read_instance(history: History, name: str, fields: dict[str, str]) -> None:
-    if "life" in fields:
-        history.lives[name].append(fields["life"])
-    if "lease" in fields:
-        history.claims[name][int(fields["attempt"])] = fields["worker"]
+def _read_instance(history: History, recoveries: Counter[str], name: str, command: str, words: list[str]) -> None:
+    if command == "HINCRBY" and words[0] == "recoveries":
+        recoveries[name] += 1
+    elif command == "HDEL" and "recoveries" in words:
+        del recoveries[name]
+    elif command in ("HSET", "HSETNX"):
+        fields = dict(_pairs(words))
+        if "life" in fields:
+            history.lives[name].append(fields["life"])
+        if "lease" in fields:
+            run = int(fields["attempt"])
+            history.claims[name][run] = fields["worker"]
+            history.losses[name][run] = recoveries[name]
 
 
 def _read_step(history: History, name: str, field: str, value: str | None) -> None:

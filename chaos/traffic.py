@@ -112,7 +112,7 @@ class Traffic:
         return invocation, known
 
     async def _answer(self, invocation: Invocation[Any], known: dict[str, Any], text: str) -> None:
-        """Signals with ids and answers of their own, at the same time; the output must show which of them was accepted."""
+        """Signals with ids and answers of their own, at the same time; the output must show which was accepted."""
         await asyncio.sleep(self._moods.uniform(*_THINKS_S))
         texts = [f"{text} of {rival}" for rival in range(self._moods.choice(_RIVALS))]
         answers = await asyncio.gather(*(self._signal(invocation, each) for each in texts))
