@@ -23,7 +23,7 @@ class StepThreads:
         self._started = 0
 
     async def run(self, context: Context, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """`fn(*args)` in a thread, in `context`. Cancelled, the thread goes on, and its result is dropped."""
+        """`fn(*args)` in a thread, in `context`. Cancelled, a call that has begun goes on; its result is dropped."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.put((lambda: context.run(fn, *args), future, loop))
@@ -40,6 +40,9 @@ class StepThreads:
     def _work(self) -> None:
         while (work := self._next()) is not None:
             call, future, loop = work
+            if future.cancelled():  # while it waited for a thread: a call of a run that is over, or of a step timed out
+                del work, call, future, loop
+                continue
             error: BaseException | None = None
             result = None
             try:
