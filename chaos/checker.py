@@ -12,7 +12,8 @@ before each call when it was stopped. Such calls are counted, and allowed: steps
 
 A **stall** is the time from a fault that hit a worker to the next sign of life of an instance that it ran. A sign of
 life is a later run, a record, the end; and what the worker itself did with it, unless it was killed. Further faults
-meanwhile may have hit whoever took over: it counts from the last of them. The server's own downtime does not count.
+meanwhile may have hit whoever took over: it counts from the last of them. The server's own downtime does not count, nor
+does the time for which another worker was stopped: whoever leads may be that one.
 An instance that has lost two workers in a row runs alone in the next (runtime/solitude.py), and waits for that: its
 stalls are told apart, and have no limit.
 """
@@ -354,14 +355,14 @@ class _Judge:
         moved_s, number = min(signs, default=(self.seen.ended_s, run.run))
         # what hit it again: from there on somebody else has it, or whoever would have taken it is gone
         again = [
-            other.until_s if other.kind is Kind.SERVER else other.at_s
+            other.until_s if other.kind in (Kind.SERVER, Kind.STOP) and other.until_s < moved_s else other.at_s
             for other in self.seen.faults
             if other is not fault
             and other.kind is not Kind.PAUSE
             and fault.at_s < other.until_s
             and other.at_s < moved_s
         ]
-        from_s = max([fault.at_s, *(at_s for at_s in again if at_s < moved_s)])
+        from_s = max([fault.at_s, *again])
         is_suspect = self.seen.history.losses.get(run.name, {}).get(number, 0) >= _SUSPECT_FROM
         return _Stall(run.name, fault, moved_s - fault.at_s, moved_s - from_s, is_suspect)
 

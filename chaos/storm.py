@@ -102,7 +102,7 @@ class Storm:
                     self._note(kind, begun_s, pid)
                     self._fleet.fill(place)
                 case _:
-                    leases = (1.2, 2.5) if kind is Kind.STOP else (0.1, 0.6)
+                    leases = (1.2, 2.0) if kind is Kind.STOP else (0.1, 0.6)
                     place.process.send_signal(signal.SIGSTOP)
                     try:
                         await asyncio.sleep(self._lease_s * self._random.uniform(*leases))
