@@ -15,6 +15,7 @@ from memable.cli.lifeline import Lifeline
 
 ROOT: Final = Path(__file__).parent.parent
 _END_WITHIN_S: Final = 20.0
+_AT_WORK: Final = "INFO memable.runtime: worker"
 
 
 class Place:
@@ -24,6 +25,8 @@ class Place:
         self.number, self.url = number, url
         self.is_busy = False
         """Whether a fault is at it, or its end is awaited: it is left alone meanwhile."""
+        self.was_stopped = False
+        """Whether its process was ever stopped."""
         self.process: subprocess.Popen[bytes]
         self.log: Path
 
@@ -63,6 +66,7 @@ class Fleet:
     def fill(self, place: Place) -> None:
         """Start a process in an empty place."""
         self.started += 1
+        place.was_stopped = False
         place.log = self._directory / f"worker-{self.started}.log"
         with place.log.open("wb") as output:
             place.process = self._lifeline.start_worker(
@@ -76,8 +80,12 @@ class Fleet:
         """Note which processes have ended, although nobody was at them, and fill their places."""
         for place in self.places:
             if not place.is_busy and (code := place.process.poll()) is not None:
-                words = place.log.read_text(errors="replace").strip().splitlines()
-                self.deaths.append(f"worker {place.pid} ended with {code}: {words[-1] if words else 'without a word'}")
+                said = place.log.read_text(errors="replace").strip()
+                # stopped while it connected for the first time, it finds its 3 s for that gone: as it should, it says
+                # so and ends, for whoever started it to start another
+                if not place.was_stopped or _AT_WORK in said:
+                    last_words = said.splitlines()[-1] if said else "without a word"
+                    self.deaths.append(f"worker {place.pid} ended with {code}: {last_words}")
                 self.fill(place)
 
     async def empty(self, place: Place, *signals: signal.Signals, apart_s: float = 0.3) -> None:

@@ -103,6 +103,7 @@ class Storm:
                     self._fleet.fill(place)
                 case _:
                     leases = (1.2, 2.0) if kind is Kind.STOP else (0.1, 0.6)
+                    place.was_stopped = True
                     place.process.send_signal(signal.SIGSTOP)
                     try:
                         await asyncio.sleep(self._lease_s * self._random.uniform(*leases))
