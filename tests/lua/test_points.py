@@ -263,6 +263,18 @@ async def test_a_timer_that_is_due_queues_a_suspended_instance(stage: Stage) -> 
     assert await stage.store.fire_timer(held.keys, "cooling-off") is Answer.NOT_REACHED
 
 
+async def test_a_timer_that_is_asked_for_all_the_time_fires_at_its_millisecond_and_not_before(stage: Stage) -> None:
+    held = await stage.parked(timer(after_ms=150), approval())
+    due_ms = await stage.command("ZSCORE", held.keys.timers, f"{held.keys.name}/cooling-off")
+    while await stage.store.fire_timer(held.keys, "cooling-off") is not Answer.DONE:
+        pass
+    record = await stage.record(held.keys, "cooling-off")
+    assert record is not None
+    completed_at = record.shown("cooling-off").completed_at
+    assert completed_at is not None
+    assert round(completed_at.timestamp() * 1000) >= float(due_ms)
+
+
 async def test_a_timer_that_is_due_tells_the_worker_that_runs_the_instance(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [timer(after_ms=1e9)], [])
