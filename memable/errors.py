@@ -33,6 +33,24 @@ Messages name the workflow, the instance and the key concerned, and are written 
 
 from __future__ import annotations
 
+_LONGEST_TEXT = 10_000
+
+
+def presentable(text: str) -> str:
+    """`text` as it can be stored and shown: a lone surrogate (of a file name, say) escaped, and cut when very long."""
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}… ({len(text):,} characters in all)"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception of an author says, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        text = f"(its text cannot be had: {type(failure).__name__})"
+    return presentable(text)
+
 
 class MemableError(Exception):
     """The base of every error of memable."""

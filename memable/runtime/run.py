@@ -20,7 +20,7 @@ from typing import Any
 
 from memable.codec import Codec, TypeCodec, to_json
 from memable.context import Context, step_in_progress
-from memable.errors import DuplicateStep, MemableError, StepConflict, StorageError
+from memable.errors import DuplicateStep, MemableError, StepConflict, StorageError, presentable, text_of
 from memable.journal import Journal, Record
 from memable.retry import INHERIT, Inherit, RetryPolicy
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
@@ -41,6 +41,11 @@ _LIVELY_TURNS = 10_000
 _FAREWELLS = 100
 _FAREWELL_S = 0.01
 """How often the tasks of a parked run are cancelled again: some refuse at first, some are born in a `finally`."""
+
+
+_REFUSAL_S = 0.0005
+_MOST_REFUSALS = 11
+"""Each refusal of a durable call of a run that is over takes twice as long as the one before, up to a second."""
 
 
 class RunOver(BaseException):
@@ -139,6 +144,8 @@ class Run:
         self._waits: dict[str, _Wait] = {}
         self._opened: set[str] = set()
         self._withdrawn: list[str] = []
+        self._refusals = 0
+        self._ended: asyncio.Future[None] | None = None
         self._checker: asyncio.Task[None] | None = None
         self._parking: asyncio.Future[None] | None = None
         self._stirred: asyncio.Future[None] | None = None
@@ -168,7 +175,7 @@ class Run:
     def set_status(self, message: str) -> None:
         if not isinstance(message, str):
             raise TypeError(f"set_status of {self.name} takes a string, not {message!r}")
-        self._progress = message
+        self._progress = presentable(message)
         if not self.is_replaying and self.over is None and not _is_busy(self._progress_said):
             self._progress_said = self._do_outside(self._say_progress())
 
@@ -250,6 +257,9 @@ class Run:
         while self._parking is not None:
             await asyncio.shield(self._parking)  # an author who gives up on this call must not cancel it for others
         if self.over is not None:
+            # an author who catches everything and tries again would never let the loop go on
+            self._refusals = min(self._refusals + 1, _MOST_REFUSALS)
+            await asyncio.sleep((2**self._refusals - 2) * _REFUSAL_S)
             raise RunOver(f"{what} {key!r} of {self.name}: the run is over: {self.over.value}")
         self._used.add(key)
         if (recording := self._recordings.get(key)) is not None:
@@ -456,7 +466,7 @@ class Run:
         self._parking = self._new_future()
         try:
             satisfied = await self._workshop.store.park(
-                self.held, [wait.point() for wait in waits], withdrawn, waits[0].status or ""
+                self.held, [wait.point() for wait in waits], withdrawn, presentable(waits[0].status or "")
             )
             if not satisfied:
                 self.stop(End.PARKED)
@@ -509,7 +519,7 @@ class Run:
         outcome: Outcome | None = None
         try:
             try:
-                output = await self._tasks.start(self._call())
+                output = await self._call_workflow()
             except BaseException as error:
                 if _is_being_cancelled():
                     # with the whole loop, by asyncio.run: nothing the author did, and nobody is left to record it
@@ -533,6 +543,14 @@ class Run:
         if self.over is End.RETURNED and outcome is not None:
             await self._finish(outcome)
         return self.over
+
+    async def _call_workflow(self) -> Any:
+        """What the function returns or raises; or nothing, long after the run is over, if it refuses to end."""
+        main = self._tasks.start(self._call())
+        ended = self._ended = self._new_future()
+        main.add_done_callback(lambda _: _set_done(ended))
+        await ended
+        return main.result() if main.done() else None
 
     async def _call(self) -> Any:
         context = Context(self)
@@ -558,8 +576,18 @@ class Run:
         self.over = end
         if self._landed is not None and not self._landed.done():
             self._landed.set_result(None)
+        self._press(_FAREWELLS)
+
+    def _press(self, times: int) -> None:
+        """Cancel the tasks, again and again while the function swallows it; then go on without it."""
         for task in list(self._tasks.tasks):
             task.cancel()
+        if self._ended is None or self._ended.done():
+            return
+        if times:
+            asyncio.get_running_loop().call_later(_FAREWELL_S, self._press, times - 1)
+        else:
+            self._ended.set_result(None)
 
     async def _bid_farewell(self) -> None:
         for _ in range(_FAREWELLS):
@@ -599,7 +627,7 @@ class Run:
             error = error.__cause__
         keys = [key for each in _chain(error) for failure, key in self._failures if failure is each]
         _log.warning("%s failed", self.name, exc_info=error)
-        return failure_outcome(type(error).__name__, str(error), keys)
+        return failure_outcome(type(error).__name__, text_of(error), keys)
 
 
 def failure_outcome(error_type: str, error_message: str, failed_keys: Sequence[str] = ()) -> Outcome:

@@ -20,6 +20,7 @@ from memable.errors import (
     StepFailed,
     StepTimeout,
     TypeMismatch,
+    text_of,
 )
 from memable.journal import Draft
 from memable.retry import RetryPolicy
@@ -140,7 +141,7 @@ class StepCaller:
             key=call.key,
             attempts=attempt,
             error_type=type(error).__name__,
-            error_message=str(error),
+            error_message=text_of(error),
         )
         failure.__cause__ = error
         return failure
