@@ -8,9 +8,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 _THROUGHPUT = Path(__file__).parents[2] / "benchmarks" / "throughput.py"
 
 
+@pytest.mark.timeout(400)  # seven processes, one after another
 def test_each_measure_of_memable_stands_beside_that_of_the_floor() -> None:
     words = [sys.executable, str(_THROUGHPUT), "--instances", "10", "--runs", "1"]
     said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
