@@ -87,6 +87,8 @@ async def test_a_worker_runs_workflows_and_plain_functions_between_the_hooks_of_
         assert await waiting.result(timeout=30) == "and on"
         await add_up(server)
         assert lines(tmp_path / "hooks") == ["startup"]
+        # by then the task of that job has ended: after a signal before that, arq leaves with 1 and no on_shutdown
+        assert await (await client.invoke(hosted.greet, "bob")).result(timeout=30) == "hello bob"
         assert await process.terminate() == 0
     assert lines(tmp_path / "hooks") == ["startup", "shutdown by on_startup"]
     assert "Traceback" not in process.log
