@@ -205,6 +205,6 @@ def split_timer_member(member: str) -> tuple[str, str, str]:
 
 
 def split_instance_name(name: str) -> tuple[str, str]:
-    """Workflow and instance id of a `WF/ID` name."""
-    workflow, _, instance_id = name.partition("/")
+    """Workflow and instance id of a `WF/ID` name; `ValueError` for what is none."""
+    workflow, instance_id = name.split("/", 1)
     return workflow, instance_id

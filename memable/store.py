@@ -432,9 +432,9 @@ class Store:
             )
         )
 
-    async def forget(self, keys: InstanceKeys) -> None:
-        """Remove an instance whose retention is over from the listing."""
-        await self.connection.call(
+    async def forget(self, keys: InstanceKeys) -> bool:
+        """Remove an instance whose retention is over from the listing; whether it is out of it."""
+        answer = await self.connection.call(
             _FORGET,
             _FORGET.bind(
                 instance=keys.instance,
@@ -446,6 +446,7 @@ class Store:
                 name=keys.name,
             ),
         )
+        return bool(answer == Answer.DONE)
 
     async def lead(self, partition: Partition, token: str, ttl_ms: int) -> tuple[float, float | None] | None:
         """Become or stay leader: Redis's time and the earliest deadline, in ms; nothing while another leads."""

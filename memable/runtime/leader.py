@@ -24,6 +24,8 @@ _log = logging.getLogger("memable.leader")
 _BATCH = 200
 _TRIM_EVERY_S = 30.0
 _CONSUMER_IDLE_MS = 60_000
+_POSTPONED_MS = 10_000
+"""How long a timer that cannot be fired waits for the next try: due for ever, it would keep the leader spinning."""
 _RETRY_S = 1.0
 
 
@@ -52,6 +54,8 @@ class Leader:
         self._task: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
         self._swept_s = self._trimmed_s = 0.0
+        self._complaints: set[str] = set()
+        """What was refused since the last trim: one instance must not stop the rest, nor fill the log."""
 
     async def start(self, subscriptions: Subscriptions) -> None:
         self._subscription = await subscriptions.open(self._partition.wake, lambda _: self._woken.set())
@@ -98,32 +102,42 @@ class Leader:
         now_ms, due_ms = answer
         if due_ms is not None and due_ms <= now_ms:
             await self._fire_due(now_ms)
-            return 0
         now_s = time.monotonic()
         if now_s - self._swept_s >= round_s * 0.9 and self._may_sweep(now_s):
             self._swept_s = now_s
             await self._sweep()
         if now_s - self._trimmed_s >= _TRIM_EVERY_S:
             self._trimmed_s = now_s
+            self._complaints.clear()
             await self._trim(now_ms)
-        return round_s if due_ms is None else min(round_s, (due_ms - now_ms) / 1000)
+        return round_s if due_ms is None else min(round_s, max(0, due_ms - now_ms) / 1000)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        if what not in self._complaints:
+            self._complaints.add(what)
+            _log.error("%s: %s", what, error)
 
     # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fire_due(self, now_ms: float) -> None:
         command = self._connection.command
         due = await command("ZRANGE", self._partition.timers, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH)
-        await asyncio.gather(*(self._fire(member) for member in due))
+        await asyncio.gather(*(self._fire(member, now_ms) for member in due))
 
-    async def _fire(self, member: bytes) -> None:
+    async def _fire(self, member: bytes, now_ms: float) -> None:
+        timers, command = self._partition.timers, self._connection.command
         try:
             workflow, instance_id, key = split_timer_member(member.decode())
         except ValueError:
             # left in place it would be due for ever, and keep the leader spinning
-            _log.error("removed what is no timer: %r in %s", member, self._partition.timers)
-            await self._connection.command("ZREM", self._partition.timers, member)
+            _log.error("removed what is no timer: %r in %s", member, timers)
+            await command("ZREM", timers, member)
             return
-        await self._store.fire_timer(self._partition.of(workflow, instance_id), key)
+        try:
+            await self._store.fire_timer(self._partition.of(workflow, instance_id), key)
+        except ServerRefused as error:
+            self._complain(f"timer {key!r} of {workflow}/{instance_id} cannot be fired", error)
+            await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)
 
     # ── what workers left behind ─────────────────────────────────────────────────────────────────────────────────
 
@@ -138,11 +152,14 @@ class Leader:
 
     async def _sweep(self) -> None:
         for workflow in await self._workflows():
-            while await self._sweep_stream(workflow) == _BATCH and not self._is_stopping:
-                pass
+            try:
+                while await self._sweep_stream(workflow) and not self._is_stopping:
+                    pass
+            except ServerRefused as error:
+                self._complain(f"the stream of {workflow!r} cannot be swept", error)
 
-    async def _sweep_stream(self, workflow: str) -> int:
-        """Queue again what nobody has renewed for a lease; how many entries there were."""
+    async def _sweep_stream(self, workflow: str) -> bool:
+        """Queue again what nobody has renewed for a lease; whether there may be more."""
         stream, command = self._partition.stream(workflow), self._connection.command
         lease_ms = round(self._lease_s * 1000)
         try:
@@ -150,26 +167,35 @@ class Leader:
         except ServerRefused as error:
             if error.code != "NOGROUP":
                 raise
-            return 0
+            return False
         entries = [entry for entry, *_ in idle]
         found = await asyncio.gather(*(command("XRANGE", stream, entry, entry) for entry in entries))
-        await asyncio.gather(
-            *(self._recover(workflow, entry, each) for entry, each in zip(entries, found, strict=True))
+        moved = await asyncio.gather(
+            *(self._try_recover(workflow, entry, each) for entry, each in zip(entries, found, strict=True))
         )
-        return len(entries)
+        return len(entries) == _BATCH and any(moved)
+
+    async def _try_recover(self, workflow: str, entry: bytes, found: list[Any]) -> bool:
+        """Whether the entry could be dealt with: one that cannot must not keep the others waiting."""
+        try:
+            await self._recover(workflow, entry, found)
+        except ServerRefused as error:
+            self._complain(f"entry {entry.decode()} of workflow {workflow!r} cannot be recovered", error)
+            return False
+        return True
 
     async def _recover(self, workflow: str, entry: bytes, found: list[Any]) -> None:
         stream = self._partition.stream(workflow)
         if not found:  # deleted without having been acknowledged: a ghost
             await self._connection.command("XACK", stream, GROUP, entry)
             return
-        fields = found[0][1]
-        if len(fields) != 2 or fields[0] != ENTRY_FIELD.encode():
+        instance_id = _named_by(found[0][1])
+        if instance_id is None:
             _log.error("removed what is no entry of memable: %s in %s", entry.decode(), stream)
             await self._connection.command("XACK", stream, GROUP, entry)
             await self._connection.command("XDEL", stream, entry)
             return
-        keys = self._partition.of(workflow, fields[1].decode())
+        keys = self._partition.of(workflow, instance_id)
         failure = failure_outcome(
             "WorkerLost",
             f"{keys.name} has lost its worker {self._max_recoveries} times in a row or more without progress, the last "
@@ -199,12 +225,24 @@ class Leader:
         command = self._connection.command
         while not self._is_stopping:
             over = await command("ZRANGE", self._partition.expiry, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH)
-            await asyncio.gather(
-                *(self._store.forget(self._partition.of(*split_instance_name(name.decode()))) for name in over)
-            )
-            if len(over) < _BATCH:
+            forgotten = await asyncio.gather(*(self._forget(name) for name in over))
+            if len(over) < _BATCH or not any(forgotten):
                 break
         await self._drop_consumers()
+
+    async def _forget(self, name: bytes) -> bool:
+        """Whether the instance is out of the listing."""
+        try:
+            workflow, instance_id = split_instance_name(name.decode())
+        except ValueError:
+            _log.error("removed what is no instance: %r in %s", name, self._partition.expiry)
+            await self._connection.command("ZREM", self._partition.expiry, name)
+            return True
+        try:
+            return await self._store.forget(self._partition.of(workflow, instance_id))
+        except ServerRefused as error:
+            self._complain(f"{workflow}/{instance_id} cannot be forgotten", error)
+            return False
 
     async def _drop_consumers(self) -> None:
         """Remove consumers of workers that are gone; one that still has pending entries waits for their recovery."""
@@ -220,3 +258,13 @@ class Leader:
                 facts = dict(zip(consumer[::2], consumer[1::2], strict=True))
                 if facts[b"name"] not in alive and not facts[b"pending"] and facts[b"idle"] > _CONSUMER_IDLE_MS:
                     await self._store.drop_consumer(stream, facts[b"name"].decode())
+
+
+def _named_by(fields: list[bytes]) -> str | None:
+    """The instance that a stream's entry names; nothing if it is no entry of memable."""
+    if len(fields) != 2 or fields[0] != ENTRY_FIELD.encode():
+        return None
+    try:
+        return fields[1].decode()
+    except ValueError:
+        return None

@@ -251,11 +251,12 @@ class Run:
         """Let a durable call begin, or refuse it."""
         if current_tasks() is not self._tasks:
             self._refuse_stranger(what, key)
-        if self.over is None and key in self._used:
-            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         # a step that starts while a park is on its way would be refused afterwards, its effect done
         while self._parking is not None:
             await asyncio.shield(self._parking)  # an author who gives up on this call must not cancel it for others
+        # after the last wait: several calls may have waited with one key
+        if self.over is None and key in self._used:
+            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         if self.over is not None:
             # an author who catches everything and tries again would never let the loop go on
             self._refusals = min(self._refusals + 1, _MOST_REFUSALS)

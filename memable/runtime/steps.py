@@ -24,7 +24,7 @@ from memable.errors import (
 )
 from memable.journal import Draft
 from memable.retry import RetryPolicy
-from memable.runtime.tasks import Activity, leave_run
+from memable.runtime.tasks import Activity, EscapedExit, leave_run
 from memable.runtime.threads import StepThreads
 from memable.state import StepKind
 
@@ -80,6 +80,8 @@ class StepCaller:
             except BaseException as error:
                 if _is_from_outside(error):
                     raise
+                if isinstance(error, EscapedExit) and error.__cause__ is not None:
+                    error = error.__cause__
                 failure = self._failure(call, error, attempt)
                 if failure is not None:
                     draft = Draft.failed(StepKind.STEP, failure, attempt)
@@ -191,6 +193,8 @@ class _InContext:
                     waits_for = run(resume, value)
                 except StopIteration as stop:
                     return stop.value
+                except GeneratorExit as exit:  # not ours: nobody closes this
+                    raise EscapedExit from exit
                 try:
                     resume, value = generator.send, (yield waits_for)
                 except GeneratorExit:

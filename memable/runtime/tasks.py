@@ -24,7 +24,10 @@ AnyFuture = asyncio.Future[Any]
 
 
 class EscapedExit(Exception):
-    """A SystemExit or KeyboardInterrupt of a workflow, kept from stopping the worker; the original is `__cause__`."""
+    """An author's SystemExit, KeyboardInterrupt or GeneratorExit, kept from stopping the worker or closing its awaiter.
+
+    The original is `__cause__`.
+    """
 
 
 class RunTasks:
@@ -132,7 +135,7 @@ class Watched(Coroutine[Any, Any, Any]):
                 waits_for = self._refuse_foreign_task(waits_for)
             self.waits_for = waits_for
             return waits_for
-        except (SystemExit, KeyboardInterrupt) as exit:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as exit:
             self._ended()
             raise EscapedExit from exit
         except BaseException:

@@ -10,6 +10,8 @@ from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from memable.runtime.tasks import EscapedExit
+
 _Work = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
@@ -68,6 +70,10 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         raised = RuntimeError(f"the step raised StopIteration: {error}")
         raised.__cause__ = error
         future.set_exception(raised)
+    elif isinstance(error, GeneratorExit):  # it would close the coroutine that waits
+        escaped = EscapedExit()
+        escaped.__cause__ = error
+        future.set_exception(escaped)
     elif error is not None:
         future.set_exception(error)
     else:
