@@ -64,6 +64,8 @@ async def test_a_status_is_silent_in_a_replay_and_the_last_one_is_restored(start
     @app.workflow("order")
     async def order(ctx: Context) -> None:
         ctx.set_status("charging")
+        for _ in range(20):  # time enough for it to be said
+            await asyncio.sleep(0)
         await ctx.step("charge", str)
         ctx.set_status("waiting for approval")
         await ctx.suspend("approval")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -241,7 +241,11 @@ async def test_opening_gives_up_on_a_server_that_is_away(proxy: Proxy, namespace
         with pytest.raises(StorageError, match=r"did not confirm a subscription within 0\.2 s .*cannot reach"):
             await subscriptions.open(namespace, Ear())
         await proxy.listen()
-        await subscriptions.open(namespace, Ear())
+        async with asyncio.timeout(20):
+            while True:  # a machine that is busy may need more than one of these short limits
+                with suppress(StorageError):
+                    await subscriptions.open(namespace, Ear())
+                    break
 
 
 async def test_a_wrong_password_is_told_at_once(server: TemporaryServer, namespace: str) -> None:
