@@ -1,0 +1,76 @@
+"""What the leader does beside timers: it sweeps, though not too soon, and it trims the listing."""
+
+from __future__ import annotations
+
+import time
+
+from memable import App, Context, Engine, Settings, Status
+from memable.announcement import announcement
+from memable.codec import Codec
+from memable.connection import Endpoint, ScriptConnection
+from memable.entering import enter
+from memable.keys import GROUP, Keys
+from memable.runtime.leader import Leader
+from memable.store import Held, Store, new_token
+from tests.integration.connecting import connected
+from tests.worker_process import until
+
+LEASE_S = 60.0
+
+
+async def order(ctx: Context) -> None: ...
+
+
+async def abandoned(connection: ScriptConnection, store: Store) -> Held:
+    """An instance whose worker has not renewed for ten leases."""
+    keys = store.keys.of("order", "42")
+    await store.invoke(keys, new_token(), b"null", "digest")
+    await connection.command("XGROUP", "CREATE", keys.stream, GROUP, 0)
+    reply = await connection.command("XREADGROUP", "GROUP", GROUP, "w1", "STREAMS", keys.stream, ">")
+    held = Held(keys, reply[0][1][0][0].decode(), new_token())
+    await store.claim(held, "w1")
+    idle_ms = round(LEASE_S * 10_000)
+    await connection.command("XCLAIM", keys.stream, GROUP, "w1", 0, held.entry, "IDLE", idle_ms, "JUSTID")
+    app = App()
+    workflow = app.register("order", order)
+    await connection.command("HSET", store.keys.workflows, "order", announcement(workflow, Codec(max_payload_bytes=1)))
+    return held
+
+
+async def test_nobody_sweeps_before_having_been_connected_for_a_lease(redis_url: str, namespace: str) -> None:
+    async with connected(redis_url) as connection:
+        store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
+        (partition,) = store.keys.partitions
+        held = await abandoned(connection, store)
+        leader = Leader(
+            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+        )
+
+        async def status_after_a_round(connected_for_s: float | None) -> Status:
+            since_s = None if connected_for_s is None else time.monotonic() - connected_for_s
+            leader._swept_s, connection.connected_at_s = 0.0, since_s
+            await leader._once()
+            return Status((await connection.command("HGET", held.keys.instance, "status")).decode())
+
+        # after an outage everything looks idle, and those who hold it must have had the time to renew
+        assert await status_after_a_round(0.0) is Status.RUNNING
+        assert await status_after_a_round(LEASE_S / 2) is Status.RUNNING
+        assert await status_after_a_round(None) is Status.RUNNING
+        assert await status_after_a_round(LEASE_S + 1) is Status.QUEUED
+        await store.resign(partition, leader._token)
+
+
+async def test_what_has_outlived_its_retention_leaves_the_listing(redis_url: str, namespace: str) -> None:
+    app = App()
+    app.register("order", order)
+    settings = Settings(redis_url=redis_url, namespace=namespace, retention=0.001)
+    async with Engine(app, url=redis_url, settings=settings) as engine:
+        await (await engine.invoke("order", id="42")).wait()
+    (partition,) = Keys(namespace, partitions=1).partitions
+    async with connected(redis_url) as connection, Engine(app, url=redis_url, settings=settings):
+
+        async def is_forgotten() -> bool:
+            index, expiry = partition.index("order", Status.COMPLETED), partition.expiry
+            return not await connection.command("ZCARD", index) and not await connection.command("ZCARD", expiry)
+
+        await until(is_forgotten, "the leader of a new worker trims at once")
