@@ -74,3 +74,17 @@ async def test_what_has_outlived_its_retention_leaves_the_listing(redis_url: str
             return not await connection.command("ZCARD", index) and not await connection.command("ZCARD", expiry)
 
         await until(is_forgotten, "the leader of a new worker trims at once")
+
+
+async def test_a_worker_that_stops_lets_another_lead_at_once(redis_url: str, namespace: str) -> None:
+    app = App()
+    app.register("order", order)
+    (partition,) = Keys(namespace, partitions=1).partitions
+    async with connected(redis_url) as connection:
+
+        async def is_led() -> bool:
+            return bool(await connection.command("EXISTS", partition.leader))
+
+        async with Engine(app, url=redis_url, settings=Settings(namespace=namespace, lease=LEASE_S)):
+            await until(is_led, "a leader")
+        assert not await is_led()

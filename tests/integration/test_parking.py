@@ -157,6 +157,22 @@ async def test_except_exception_around_a_wait_is_never_entered_and_finally_makes
     assert stage.called == ["finally", "finally", "cleanup"]
 
 
+async def test_except_exception_around_a_call_that_is_refused_is_never_entered_either(stage: Stage) -> None:
+    swallowed: list[str] = []
+
+    async def swallowing(ctx: Context) -> Any:
+        try:
+            return await ctx.suspend("p")
+        finally:
+            try:
+                await ctx.step("cleanup", stage.step("cleanup"))
+            except Exception as error:
+                swallowed.append(repr(error))
+
+    assert await play(stage, swallowing, ("p", 3)) == (3, [0, 1])
+    assert not swallowed
+
+
 async def test_a_wait_under_asyncio_timeout_parks_at_once(stage: Stage) -> None:
     async def with_timeout(ctx: Context) -> Any:
         async with asyncio.timeout(30):
