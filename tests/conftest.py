@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import redis
 
 from memable.connection import Endpoint, ScriptConnection
 from memable.embedded import TemporaryServer, stop_server
 from memable.keys import Keys
 from tests.lua import invariants
+from tests.proxy import Proxy
+from tests.worker_process import Started, WorkerProcess
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +44,36 @@ def server() -> Iterator[TemporaryServer]:
     """A server for this test alone, to kill and restart: what it has acknowledged it keeps."""
     with TemporaryServer(appendonly=True) as server:
         yield server
+
+
+@pytest.fixture
+def admin(server: TemporaryServer) -> Iterator[redis.Redis]:
+    """The test's own hand on its server."""
+    with Endpoint.from_url(server.url).sync_client() as client:
+        yield client
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def own_proxy(server: TemporaryServer) -> AsyncIterator[Proxy]:
+    """A proxy before a server of this test alone."""
+    async with Proxy(server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def worker(server: TemporaryServer, tmp_path: Path) -> Started:
+    """Makes worker processes of `tests.apps.hosted`, on the test's own server; what they tell is in `tmp_path`."""
+
+    def make(*command: str, **environment: str) -> WorkerProcess:
+        return WorkerProcess(tmp_path, server.url, *command, **environment)
+
+    return make
 
 
 @pytest.fixture

@@ -112,3 +112,6 @@ class WorkerProcess:
             timeout=TOO_LONG_S,
             check=False,
         )
+
+
+Started = Callable[..., WorkerProcess]

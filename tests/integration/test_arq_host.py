@@ -7,7 +7,7 @@ import json
 import pickle
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,10 @@ from memable.embedded import TemporaryServer
 from memable.keys import Keys
 from memable.runtime import arq_host
 from tests.apps import hosted
-from tests.worker_process import WorkerProcess, until
-
-Started = Callable[..., WorkerProcess]
+from tests.worker_process import Started, WorkerProcess, until
 
 # arq's own close() calls a method that redis-py has renamed
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")
-
-
-@pytest.fixture
-def worker(server: TemporaryServer, tmp_path: Path) -> Started:
-    """Makes worker processes; what they tell is in `tmp_path`."""
-
-    def make(*command: str, **environment: str) -> WorkerProcess:
-        return WorkerProcess(tmp_path, server.url, *command, **environment)
-
-    return make
 
 
 @pytest.fixture
