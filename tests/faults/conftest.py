@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
 import memable
 from memable import Client
 from memable.embedded import TemporaryServer
-from tests.apps import hosted
+from tests.apps import hosted, labour
+from tests.faults.crew import Crew
+from tests.integration.connecting import connected
 
 
 @pytest.fixture
 async def client(server: TemporaryServer) -> AsyncGenerator[Client]:
     async with await memable.connect(server.url, app=hosted.app) as client:
         yield client
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str, tmp_path: Path) -> AsyncGenerator[Crew]:
+    """Workers of this test's own namespace, to start, and what they tell."""
+    async with Client(redis_url, app=labour.app, namespace=namespace) as client, connected(redis_url) as connection:
+        yield Crew(tmp_path, redis_url, namespace, client=client, connection=connection)
