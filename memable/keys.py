@@ -11,7 +11,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms                         | while it has a member  |
 | `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
-| `ns:{p}:leader`          | string  | the leader's token                                    | one lease              |
+| `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
 | `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
 | `ns:{p}:control:WORKER`  | channel | to the worker that holds an instance: it has news     | –                      |
 | `ns:{p}:wake`            | channel | to the leader: a timer is due earlier than all before | –                      |

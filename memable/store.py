@@ -39,17 +39,24 @@ class LeaseLost(Exception):
     """The run's lease is not the instance's current one: the run is over, and must stop silently."""
 
 
+class HistoryLost(LeaseLost):
+    """The run holds its instance, and Redis has forgotten what it recorded: it is over, and hands the instance back."""
+
+
 def new_token() -> str:
     """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back."""
     return os.urandom(12).hex()
 
 
-class Held(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Held:
     """An instance in the hands of one run."""
 
     keys: InstanceKeys
     entry: str
     lease: str
+    known: str = ""
+    """The last key whose record Redis has shown to this run: if that is gone, Redis has lost a part of its history."""
 
 
 class Claim(NamedTuple):
@@ -62,6 +69,15 @@ class Claim(NamedTuple):
     started_ms: int
     recoveries: int
     steps: dict[bytes, bytes]
+
+
+class Lead(NamedTuple):
+    """Who leads a partition; times of Redis."""
+
+    is_ours: bool
+    now_ms: float
+    next_ms: float | None
+    """The earliest deadline; or, while another leads, when that ends unless it is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +129,24 @@ _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
     lua.later, ("signal", "resume", "fire_timer", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
-_PAGE = lua.later("page")
+_PAGE, _RECONCILE = map(lua.later, ("page", "reconcile"))
+
+
+def _with_keys(script: lua.Script, key_count: int) -> Script:
+    """A script that takes any number of keys: how many is the caller's to say."""
+    return Script(script.name, script.source, script.sha, key_count)
 
 
 def _text(value: bytes | str | None) -> str:
     return "" if value is None else value.decode() if isinstance(value, bytes) else value
+
+
+def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
+    """The records of points that are completed: from now on the run knows of them."""
+    records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
+    if records:
+        held.known = next(reversed(records))
+    return records
 
 
 def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", found: str = "") -> Exception:
@@ -126,6 +155,8 @@ def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", fo
     match answer:
         case Answer.LEASE_LOST | Answer.STALE:
             return LeaseLost(keys.name)
+        case Answer.FORGOTTEN:
+            return HistoryLost(keys.name)
         case Answer.CONFLICT if not key:
             return InputConflict(workflow, instance_id)
         case Answer.UNKNOWN if not key:
@@ -223,8 +254,7 @@ class Store:
 
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
         """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
-        # the number of keys is the caller's, not the script's
-        script = Script(_PAGE.name, _PAGE.source, _PAGE.sha, len(indexes))
+        script = _with_keys(_PAGE, len(indexes))
         bound = "+inf" if newest_us is None else newest_us
         pages = await self.connection.call(script, [*indexes, bound, count])
         return [[(id.decode(), int(score)) for id, score in pairs(page).items()] for page in pages]
@@ -270,6 +300,7 @@ class Store:
                 timers=keys.timers,
                 name=keys.name,
                 lease=held.lease,
+                known=held.known,
                 key=key,
                 head=draft.head,
                 tail=draft.tail,
@@ -279,6 +310,7 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
+        held.known = key
         return there[0] if there else None
 
     async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:
@@ -292,12 +324,13 @@ class Store:
                 timers=keys.timers,
                 name=keys.name,
                 lease=held.lease,
+                known=held.known,
                 **self._opening(keys.partition, points, withdrawn),
             ),
         )
         if answer < 0:
             raise _refuse(answer, keys)
-        return {key.decode(): raw for key, raw in pairs(satisfied).items()}
+        return _shown(held, satisfied)
 
     async def park(
         self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str
@@ -316,6 +349,7 @@ class Store:
                 id=keys.instance_id,
                 name=keys.name,
                 lease=held.lease,
+                known=held.known,
                 entry=held.entry,
                 message=message,
                 events=keys.events,
@@ -324,7 +358,7 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
-        return {key.decode(): raw for key, raw in pairs(satisfied).items()}
+        return _shown(held, satisfied)
 
     async def finish(self, held: Held, outcome: Outcome, retention_ms: int) -> None:
         """End the instance. `LeaseLost`."""
@@ -342,6 +376,7 @@ class Store:
                 id=keys.instance_id,
                 name=keys.name,
                 lease=held.lease,
+                known=held.known,
                 status=outcome.status.value,
                 field="output" if outcome.status is Status.COMPLETED else "error",
                 value=outcome.value,
@@ -354,8 +389,11 @@ class Store:
         if answer < 0:
             raise _refuse(answer, keys)
 
-    async def release(self, held: Held) -> None:
-        """Hand the instance back, to be taken at once by any worker. `LeaseLost`."""
+    async def release(self, held: Held, *, has_begun: bool = True) -> None:
+        """Hand the instance back, to be taken at once by any worker. `LeaseLost`.
+
+        A run that never began is not counted.
+        """
         keys = held.keys
         answer = await self.connection.call(
             _RELEASE,
@@ -367,6 +405,7 @@ class Store:
                 id=keys.instance_id,
                 lease=held.lease,
                 entry=held.entry,
+                has_begun=int(has_begun),
                 events=keys.events,
             ),
         )
@@ -448,14 +487,33 @@ class Store:
         )
         return bool(answer == Answer.DONE)
 
-    async def lead(self, partition: Partition, token: str, ttl_ms: int) -> tuple[float, float | None] | None:
-        """Become or stay leader: Redis's time and the earliest deadline, in ms; nothing while another leads."""
-        answer, *times = await self.connection.call(
-            _LEAD, _LEAD.bind(leader=partition.leader, timers=partition.timers, token=token, ttl_ms=ttl_ms)
+    async def lead(self, partition: Partition, token: str, ttl_ms: int, *, is_new: bool = False) -> Lead:
+        """Become or stay leader; one that is new gives way to one that is not."""
+        answer, now_ms, *next_ms = await self.connection.call(
+            _LEAD,
+            _LEAD.bind(
+                leader=partition.leader, timers=partition.timers, token=token, ttl_ms=ttl_ms, is_new=int(is_new)
+            ),
         )
-        if answer != Answer.DONE:
-            return None
-        return float(times[0]), float(times[1]) if len(times) > 1 and times[1] is not None else None
+        next_ms = [each for each in next_ms if each is not None]
+        return Lead(answer == Answer.DONE, float(now_ms), float(next_ms[0]) if next_ms else None)
+
+    async def reconcile(
+        self, partition: Partition, workflow: str, status: Status, ids: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """Mend instances that were listed under `status`; what was done to which (see the script)."""
+        all_keys = [partition.of(workflow, id) for id in ids]
+        arguments = _RECONCILE.bind(
+            stream=partition.stream(workflow),
+            timers=partition.timers,
+            found=partition.index(workflow, status),
+            **{each.value: partition.index(workflow, each) for each in Status},
+            instances_and_steps=[key for keys in all_keys for key in (keys.instance, keys.steps)],
+            ids_names_events=[word for keys in all_keys for word in (keys.instance_id, keys.name, keys.events)],
+        )
+        script = _with_keys(_RECONCILE, len(arguments) - 3 * len(ids))
+        mended = [each.decode() for each in await self.connection.call(script, arguments)]
+        return list(zip(mended[::2], mended[1::2], strict=True))
 
     async def resign(self, partition: Partition, token: str) -> None:
         """Let another worker lead at once."""

@@ -41,6 +41,7 @@ class Answer(IntEnum):
     SUPERSEDED = -6
     NOT_REACHED = -7
     MISMATCH = -8
+    FORGOTTEN = -9
 
 
 Argument = bytes | str | int | float

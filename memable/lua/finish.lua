@@ -1,5 +1,5 @@
 -- finish: end an instance with its output or its error.
--- USES  time, state, points, terminal
+-- USES  time, state, points, terminal, knowledge
 -- KEYS  instance  hash    status, message, output or error, completed_ms
 -- KEYS  steps     hash    open points are withdrawn
 -- KEYS  stream    stream  the entry goes
@@ -7,11 +7,12 @@
 -- KEYS  running   zset    from
 -- KEYS  final     zset    to
 -- KEYS  expiry    zset    when retention ends
--- ARGV  id, name, lease, status, field, value, message, failed_keys, retention_ms, events
--- RETURNS  DONE ended | LEASE_LOST this run is over
+-- ARGV  id, name, lease, known, status, field, value, message, failed_keys, retention_ms, events
+-- RETURNS  DONE ended | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
+if is_forgotten(steps, known) then return FORGOTTEN end
 come_to_end(instance, steps, stream, timers, running, final, expiry, id, name, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
   retention_ms = tonumber(retention_ms), by = lease,

@@ -1,16 +1,17 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, points, open
+-- USES  time, state, points, open, knowledge
 -- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
--- ARGV  id, name, lease, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
--- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over
+-- ARGV  id, name, lease, known, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
+-- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
+if is_forgotten(steps, known) then return {FORGOTTEN} end
 local points = take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points)
 local satisfied = open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points)
 if #satisfied > 1 then

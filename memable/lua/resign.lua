@@ -3,5 +3,5 @@
 -- ARGV  token
 -- RETURNS  DONE no longer leading
 -- RETRY  by `token`: nothing to do
-if redis.call('GET', leader) == token then redis.call('DEL', leader) end
+if string.match(redis.call('GET', leader) or '', '^%S*') == token then redis.call('DEL', leader) end
 return DONE

@@ -1,4 +1,4 @@
-"""The leader of a partition: fires timers by their deadline, recovers what dead workers held, trims the listing.
+"""The leader of a partition: fires timers by their deadline, recovers what dead workers held, trims the listing, mends.
 
 Leadership saves work; it protects nothing. Every script that a leader calls is safe to be called by two at once.
 """
@@ -16,8 +16,9 @@ from memable.errors import StorageError
 from memable.keys import ENTRY_FIELD, GROUP, Partition, split_instance_name, split_timer_member
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.reconciler import Reconciler
 from memable.runtime.run import failure_outcome
-from memable.store import Store, new_token
+from memable.store import Lead, Store, new_token
 
 _log = logging.getLogger("memable.leader")
 
@@ -48,6 +49,7 @@ class Leader:
         self._lease_s = lease_s
         self._max_recoveries = max_recoveries
         self._default_retention_ms = default_retention_ms
+        self._reconciler = Reconciler(store, connection, partition, workflows=self._workflows, page_every_s=lease_s / 3)
         self._token = new_token()
         self._woken = asyncio.Event()
         self._is_stopping = False
@@ -96,21 +98,31 @@ class Leader:
     async def _once(self) -> float:
         """One round; how long to sleep until the next."""
         round_s = self._lease_s / 3
-        answer = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000))
-        if answer is None:
-            return round_s
-        now_ms, due_ms = answer
-        if due_ms is not None and due_ms <= now_ms:
+        may_sweep = self._may_sweep(time.monotonic())
+        lead = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000), is_new=not may_sweep)
+        if lead.is_ours:
+            await self._do_the_work(lead, round_s * 0.9 if may_sweep else None)
+            round_s = min(round_s, self._reconciler.pause_s)
+        return round_s if lead.next_ms is None else min(round_s, max(0, lead.next_ms - lead.now_ms) / 1000)
+
+    async def _do_the_work(self, lead: Lead, sweep_every_s: float | None) -> None:
+        now_ms, now_s = lead.now_ms, time.monotonic()
+        if lead.next_ms is not None and lead.next_ms <= now_ms:
             await self._fire_due(now_ms)
-        now_s = time.monotonic()
-        if now_s - self._swept_s >= round_s * 0.9 and self._may_sweep(now_s):
+        if sweep_every_s is not None and now_s - self._swept_s >= sweep_every_s:
             self._swept_s = now_s
             await self._sweep()
         if now_s - self._trimmed_s >= _TRIM_EVERY_S:
             self._trimmed_s = now_s
             self._complaints.clear()
             await self._trim(now_ms)
-        return round_s if due_ms is None else min(round_s, max(0, due_ms - now_ms) / 1000)
+        await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        try:
+            await self._reconciler.go_on()
+        except ServerRefused as error:
+            self._complain("the listing cannot be walked", error)
 
     def _complain(self, what: str, error: Exception) -> None:
         if what not in self._complaints:

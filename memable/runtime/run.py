@@ -26,7 +26,7 @@ from memable.retry import INHERIT, Inherit, RetryPolicy
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
 from memable.state import Status, StepKind
-from memable.store import Claim, Held, LeaseLost, Outcome, Point, Store
+from memable.store import Claim, Held, HistoryLost, LeaseLost, Outcome, Point, Store
 from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.run")
@@ -130,6 +130,7 @@ class Run:
         self.news_seen = 0
         self.on_progress: Callable[[], None] = _nothing
         self.over: End | None = None
+        self.has_begun = False
         self._workshop = workshop
         self._workflow = workflow
         self._claim = claim
@@ -221,8 +222,8 @@ class Run:
             end = await self._workshop.caller.call(call, self._confirm_lease)
             there = await self._record(key, end)
             self.on_progress()
-        except LeaseLost:
-            self.stop(End.LOST)
+        except LeaseLost as error:
+            self.stop(self._end_by(error))
             raise RunOver from None
         except asyncio.CancelledError:
             self._used.discard(key)  # the author gave up on it, and may call it again
@@ -386,8 +387,8 @@ class Run:
     async def _guarded(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
             await coroutine
-        except LeaseLost:
-            self.stop(End.LOST)
+        except LeaseLost as error:
+            self.stop(self._end_by(error))
         except Exception as error:
             _log.error("%s: the run ends here, and is left to its lease", self.name, exc_info=error)
             self.stop(End.BROKEN)
@@ -499,6 +500,12 @@ class Run:
         """Another worker has the instance, or may have it."""
         self.stop(End.LOST)
 
+    def _end_by(self, error: LeaseLost) -> End:
+        if not isinstance(error, HistoryLost):
+            return End.LOST
+        _log.warning("%s: Redis has lost what this run had recorded; the instance goes on from what is left", self.name)
+        return End.HANDED_BACK
+
     async def _collect(self) -> None:
         try:
             waits = list(self._waits.values())
@@ -516,6 +523,7 @@ class Run:
         """Call the workflow's function, and bring the instance to rest; why this run is over."""
         if self.over is not None:
             return self.over
+        self.has_begun = True
         install_task_factory(asyncio.get_running_loop())
         outcome: Outcome | None = None
         try:
@@ -609,8 +617,8 @@ class Run:
         retention_s = self._workshop.retention_s or self._workflow.retention.total_seconds()
         try:
             await self._workshop.store.finish(self.held, outcome, round(retention_s * 1000))
-        except LeaseLost:
-            self.over = End.LOST
+        except LeaseLost as error:
+            self.over = self._end_by(error)
         except StorageError as error:
             _log.error("%s has ended, and its end could not be recorded: %s", self.name, error)
             self.over = End.BROKEN

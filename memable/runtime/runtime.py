@@ -267,7 +267,7 @@ class Runtime:
                 else:
                     end = await run.carry()
                 if end is End.HANDED_BACK:
-                    await self._store.release(held)
+                    await self._store.release(held, has_begun=run.has_begun)
             finally:
                 self._leases.drop(held)
                 if self._runs.get(keys.name) is run:

@@ -3,7 +3,11 @@
 When a worker dies, each of its instances may have been the cause. From the second loss in a row on, an instance runs
 without neighbours in its process, for two leases or until it makes progress. Only a loss in which it ran alone can
 fail it (recover.lua). A suspect waits until the others of its process have come to rest; meanwhile the process takes
-no work.
+no work, and further suspects are handed back, so that they spread over the fleet instead of waiting in a line.
+
+Neighbours may take hours to rest, and most suspects are innocent: one waits a lease for solitude, and then runs in
+company, where a loss does not fail it. Only the last chance waits, and lasts, without a limit: else what kills its
+worker would take others with it for ever.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from memable.store import LeaseLost, Store
 _log = logging.getLogger("memable.runtime")
 
 _SUSPECT_FROM = 2
+_LEASES_WAITING = 1
 _LEASES_ALONE = 2
 
 
@@ -30,11 +35,10 @@ class Solitude:
         self, store: Store, intake: Intake, *, lease_s: float, max_recoveries: int, running: Callable[[], int]
     ) -> None:
         self._store, self._intake = store, intake
-        self._alone_s = _LEASES_ALONE * lease_s
+        self._waiting_s, self._alone_s = _LEASES_WAITING * lease_s, _LEASES_ALONE * lease_s
         self._last_chance = max(1, max_recoveries - 1)
         self._running = running
-        self._one = asyncio.Lock()
-        self._suspects = 0
+        self._is_taken = False
         self._someone_ended = asyncio.Event()
 
     def is_suspect(self, recoveries: int) -> bool:
@@ -46,41 +50,46 @@ class Solitude:
         self._someone_ended.set()
 
     async def carry(self, run: Run, recoveries: int) -> End:
-        """As `run.carry`, alone at first. `LeaseLost`."""
-        self._suspects += 1
+        """As `run.carry`, alone at first; handed back while another suspect waits or runs here. `LeaseLost`."""
+        if self._is_taken:
+            run.stop(End.HANDED_BACK)
+            return End.HANDED_BACK
+        self._is_taken = True
+        is_last_chance = recoveries >= self._last_chance
         try:
-            async with self._one:
-                await self._intake.hush()
-                try:
-                    await self._until_alone(run)
-                    carrying = await self._begin_alone(run, recoveries)
-                finally:
-                    self._intake.unhush()
+            await self._intake.hush()
+            try:
+                is_alone = await self._until_alone(run, None if is_last_chance else self._waiting_s)
+                if is_alone and run.over is None:
+                    _log.warning("%s has lost %d workers in a row: it runs alone for a while", run.name, recoveries)
+                    await self._store.isolate(run.held, alone=True)
+                carrying = asyncio.get_running_loop().create_task(run.carry())
+                if is_alone:
+                    await self._stay_alone(run, carrying, None if is_last_chance else self._alone_s)
+            finally:
+                self._intake.unhush()
         finally:
-            self._suspects -= 1
-            self._someone_ended.set()
+            self._is_taken = False
         return await carrying
 
-    async def _until_alone(self, run: Run) -> None:
-        while self._running() > self._suspects and run.over is None:
-            self._someone_ended.clear()
-            await self._someone_ended.wait()
-
-    async def _begin_alone(self, run: Run, recoveries: int) -> asyncio.Task[End]:
-        """Carry the run, and return when it may have neighbours again, or has ended."""
-        if run.over is None:
-            _log.warning("%s has lost %d workers in a row: it runs alone for a while", run.name, recoveries)
-            await self._store.isolate(run.held, alone=True)
-        cleared = asyncio.Event()
-        run.on_progress = cleared.set
-        carrying = asyncio.get_running_loop().create_task(run.carry())
-        carrying.add_done_callback(lambda _: cleared.set())
-        # the last chance has no end but progress: else what kills its worker late would kill others with it for ever
-        limit_s = None if recoveries >= self._last_chance else self._alone_s
+    async def _until_alone(self, run: Run, limit_s: float | None) -> bool:
+        """Whether nothing else runs here any more; also true when the run is over, which needs no solitude."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
+                while self._running() > 1 and run.over is None:
+                    self._someone_ended.clear()
+                    await self._someone_ended.wait()
+                return True
+        return False
+
+    async def _stay_alone(self, run: Run, carrying: asyncio.Task[End], limit_s: float | None) -> None:
+        """Return when the run may have neighbours: it has made progress, or ended, or the time is over."""
+        cleared = asyncio.Event()
+        run.on_progress = cleared.set
+        carrying.add_done_callback(lambda _: cleared.set())
+        try:
+            async with asyncio.timeout(limit_s):
                 await cleared.wait()
-        if not cleared.is_set():
+        except TimeoutError:
             with suppress(LeaseLost):
                 await self._store.isolate(run.held, alone=False)
-        return carrying

@@ -171,6 +171,11 @@ class Stage:
                     raise
             self._grouped.add(stream)
 
+    async def make_group_again(self, stream: str) -> None:
+        """The stream was deleted, and its group with it."""
+        self._grouped.discard(stream)
+        await self.make_group(stream)
+
     async def take(self, keys: InstanceKeys, worker: str = "w1") -> Held:
         """A run of an instance that is queued."""
         (held,) = await self.deliver(keys, worker)

@@ -161,6 +161,17 @@ async def test_what_is_handed_back_can_be_taken_at_once(stage: Stage) -> None:
     await stage.take(held.keys, "w2")
 
 
+async def test_a_run_that_never_began_is_not_counted(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.release(held, has_begun=False)
+    assert (await stage.fields(held.keys))["attempt"] == "0"
+    await stage.again()
+    assert (await stage.fields(held.keys))["attempt"] == "0"
+    held = await stage.take(held.keys)
+    await stage.store.release(held)
+    assert (await stage.fields(held.keys))["attempt"] == "1"
+
+
 async def test_nobody_hands_back_what_another_holds(stage: Stage) -> None:
     held = await stage.run()
     await stage.claimed_by_another(held.keys)

@@ -16,21 +16,47 @@ async def test_one_leads_until_it_resigns(stage: Stage) -> None:
     (partition,) = stage.keys.partitions
     first = await stage.store.lead(partition, "me", 60_000)
     assert stage.answered() is Answer.DONE
-    assert first is not None
-    assert await stage.store.lead(partition, "you", 60_000) is None
+    assert first.is_ours
+    other = await stage.store.lead(partition, "you", 60_000)
+    assert not other.is_ours
+    assert other.next_ms is not None
+    assert 0 < other.next_ms - other.now_ms <= 60_001
     assert stage.answered() is Answer.LEASE_LOST
     again = await stage.store.lead(partition, "me", 60_000)
-    assert again is not None
-    assert again[0] >= first[0]
+    assert again.is_ours
+    assert again.now_ms >= first.now_ms
     await stage.store.resign(partition, "you")
     assert stage.answered() is Answer.DONE
-    assert await stage.store.lead(partition, "you", 60_000) is None
+    assert not (await stage.store.lead(partition, "you", 60_000)).is_ours
     await stage.store.resign(partition, "me")
     await stage.store.resign(partition, "me")
-    assert await stage.store.lead(partition, "you", 60_000) is not None
+    assert (await stage.store.lead(partition, "you", 60_000)).is_ours
     # the first one's call, tried again after all that
     await stage.store.resign(partition, "me")
-    assert await stage.store.lead(partition, "me", 60_000) is None
+    assert not (await stage.store.lead(partition, "me", 60_000)).is_ours
+
+
+async def test_one_that_is_new_gives_way_to_one_that_is_not(stage: Stage) -> None:
+    (partition,) = stage.keys.partitions
+    lead = stage.store.lead
+
+    async def leads(token: str, *, is_new: bool) -> bool:
+        return (await lead(partition, token, 60_000, is_new=is_new)).is_ours
+
+    assert await leads("new", is_new=True)
+    assert not await leads("newer", is_new=True)
+    assert await leads("new", is_new=True)
+    assert await leads("old", is_new=False)
+    assert not await leads("new", is_new=True)
+    assert not await leads("older", is_new=False)
+    # cut off and connected again, it leads on until somebody else may sweep
+    assert await leads("old", is_new=True)
+    await stage.store.resign(partition, "new")
+    assert await leads("older", is_new=False)
+    await stage.store.resign(partition, "older")
+    assert await leads("new", is_new=True)
+    await stage.store.resign(partition, "new")
+    assert await leads("newer", is_new=True)
 
 
 async def test_leadership_ends_by_itself(stage: Stage) -> None:
@@ -44,7 +70,7 @@ async def test_leadership_ends_by_itself(stage: Stage) -> None:
 async def test_partitions_have_leaders_of_their_own(stage: Stage) -> None:
     stage.keys = Keys(stage.keys.namespace, partitions=2)
     for token, partition in zip("ab", stage.keys.partitions, strict=True):
-        assert await stage.store.lead(partition, token, 60_000) is not None
+        assert (await stage.store.lead(partition, token, 60_000)).is_ours
 
 
 async def test_the_first_to_come_decides_the_number_of_partitions(stage: Stage) -> None:

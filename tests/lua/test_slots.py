@@ -68,7 +68,7 @@ def touched(words: list[str]) -> list[str]:
         return []
     if name in ("DEL", "EXISTS", "PERSIST"):
         return words[1:]
-    return [words[2] if name == "XGROUP" else words[1]]
+    return [words[2] if name in ("XGROUP", "XINFO") else words[1]]
 
 
 async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
@@ -102,6 +102,17 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await stage.invoke(instance_id)
     await store.finish(await stage.take(keys), DONE, -1000)
     await store.forget(keys)
+    for lost in ("stream entry", "timer"):
+        await stage.invoke(instance_id)
+        held = await stage.take(keys)
+        await store.open(held, [timer("a", after_ms=1e9)], [])
+        if lost == "timer":
+            await stage.command("DEL", keys.timers)
+        else:
+            await stage.command("XDEL", keys.stream, held.entry)
+        ((_, mended),) = await store.reconcile(keys.partition, WORKFLOW, Status.RUNNING, [instance_id])
+        assert mended in ("entry", "timer")
+        await stage.delete(keys)
     await store.lead(keys.partition, "me", 60_000)
     await store.resign(keys.partition, "me")
     await store.drop_consumer(keys.stream, "w1")

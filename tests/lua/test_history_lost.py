@@ -1,0 +1,60 @@
+"""What a run may still do when Redis has lost the end of its history, and the run's lease came back with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from memable.lua import Answer
+from memable.state import Status
+from memable.store import Held, HistoryLost
+from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval
+
+Operation = Callable[[Stage, Held], Awaitable[object]]
+
+OPERATIONS: dict[str, Operation] = {
+    "record": lambda stage, held: stage.store.record(held, "ship", STEP, 1),
+    "open": lambda stage, held: stage.store.open(held, [approval("b")], []),
+    "park": lambda stage, held: stage.store.park(held, [approval("b")], [], ""),
+    "finish": lambda stage, held: stage.store.finish(held, DONE, LONG_MS),
+}
+every_operation = pytest.mark.parametrize("operate", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@every_operation
+async def test_a_run_whose_last_record_is_gone_is_refused(stage: Stage, operate: Operation) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "order", STEP, 1)
+    await stage.store.record(held, "charge", STEP, 1)
+    await stage.command("HDEL", held.keys.steps, "charge")
+    before = await stage.check()
+    with pytest.raises(HistoryLost):
+        await operate(stage, held)
+    assert stage.answered() is Answer.FORGOTTEN
+    assert await stage.check() == before
+    await stage.store.release(held)
+    # the next one knows what is there, and nothing else
+    await operate(stage, await stage.take(held.keys, "w2"))
+
+
+@every_operation
+async def test_so_is_one_that_has_seen_a_signal_which_is_gone(stage: Stage, operate: Operation) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    await stage.store.signal(held.keys, "a", "s1", YES)
+    assert await stage.store.open(held, [approval("a")], [])
+    await stage.command("HDEL", held.keys.steps, "a", "_by:a")
+    with pytest.raises(HistoryLost):
+        await operate(stage, held)
+
+
+async def test_what_was_withdrawn_is_no_loss(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    await stage.store.record(held, "charge", STEP, 1, ["a"])
+    for operate in OPERATIONS.values():
+        await operate(stage, held)
+        if await stage.status(held.keys) is Status.SUSPENDED:
+            await stage.store.signal(held.keys, "b", "s1", YES)
+            held = await stage.take(held.keys)
