@@ -159,6 +159,16 @@ async def long(ctx: Context, task: tuple[str, float]) -> int:
             return await ctx.step("end:v1", tell, "end")
 
 
+async def hang_step(name: str) -> int:
+    return stay_in_thread(name)
+
+
+@app.workflow("hang")
+async def hang(ctx: Context, name: str) -> int:
+    """Takes the whole process with it, until that may go on."""
+    return await ctx.step("hang:v1", hang_step, name)
+
+
 @app.workflow("errand")
 async def errand(ctx: Context, name: str) -> int:
     """What a worker is full of: steps, one of them retried, and a timer."""
