@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from memable.cli.root import run
+from tests.markdown import README, blocks, run_example
 from tests.worker_process import WorkerProcess
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLES = blocks(README, "python")
 
 
 async def test_the_first_example_prints_what_its_comments_say(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("readme_example")
-    # a module of that name: annotations are looked up where a function was defined
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(EXAMPLES[0], "README.md", "exec"), module.__dict__)  # our own README
-    await module.main()
-    printed = capsys.readouterr().out.splitlines()
-    promised = [comment.strip() for comment in re.findall(r"print\(.*?\)\)\s+# (.*)", EXAMPLES[0])]
-    assert len(printed) == len(promised) == 2
-    for line, promise in zip(printed, promised, strict=True):
-        assert line.startswith(promise.rstrip("…"))
+    await run_example(EXAMPLES[0], README.name, capsys, monkeypatch)
 
 
 @pytest.fixture
@@ -67,9 +56,8 @@ async def test_the_three_files_work_together(shop: Path, redis_url: str, namespa
 async def test_the_commands_do_what_their_comments_say(
     shop: Path, redis_url: str, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = re.search(r"## From the command line\n\n```sh\n(.*?)```", README, re.DOTALL)
-    assert shown is not None
-    commands = [shlex.split(line, comments=True) for line in shown[1].splitlines()]
+    (shown,) = (block for block in blocks(README, "sh") if block.startswith("memable worker"))
+    commands = [shlex.split(line, comments=True) for line in shown.splitlines()]
     assert [words[:2] for words in commands[:2]] == [["memable", "worker"], ["memable", "dev"]]
     printed = {}
     async with started(shop, redis_url, namespace):

@@ -1,0 +1,37 @@
+"""What the documentation shows, to be run: the fenced blocks of a page, and what its examples say that they print."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of `language`, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+async def run_example(
+    code: str, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Await the example's `main`: it prints what the comment behind each `print` says, up to a `…` there."""
+    module = ModuleType("shown_example")
+    # a module of that name: annotations are looked up where a function was defined
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code, where, "exec"), module.__dict__)  # our own page
+    await module.main()
+    printed = capsys.readouterr().out.splitlines()
+    promised = re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)
+    assert promised, "what is not said cannot be wrong"
+    assert len(printed) == len(promised), printed
+    for line, promise in zip(printed, promised, strict=True):
+        start, cut, _ = promise.partition("…")
+        assert line.startswith(start) if cut else line == promise
