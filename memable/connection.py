@@ -22,6 +22,7 @@ from memable.blocking_reader import BlockingReader
 from memable.calls import AnyScript, Call, Script
 from memable.endpoint import (
     ANSWER_S,
+    FIRST_CONNECT_S,
     OUTAGES,
     Endpoint,
     Refusal,
@@ -37,7 +38,6 @@ __all__ = ["BlockingReader", "Endpoint", "Script", "ScriptConnection", "ServerRe
 
 logger = logging.getLogger("memable.connection")
 
-FIRST_CONNECT_S = 3.0
 CLOSE_S = 2.0
 _STALL_S = 1.0
 _BATCH_CALLS = 512

@@ -27,9 +27,15 @@ from redis.backoff import NoBackoff
 from memable.errors import StorageError
 
 CONNECT_S = 5.0
+FIRST_CONNECT_S = 3.0
+"""For how long a worker tries to reach Redis before it says that it cannot, and ends."""
+
 BACKOFF_CAP_S = 1.0
 ANSWER_S = 10.0
 """How long a server may stay silent while an answer is due, before the connection counts as lost."""
+
+STOPPED_S = 0.5
+"""A timer that is late by more tells that this process did not run: it was stopped, or its loop blocked."""
 
 OUTAGES = frozenset(
     {
@@ -230,24 +236,28 @@ class Wire:
         """A connection within `limit_s`; what waiting cannot mend is told at once.
 
         A server that says that it cannot serve yet (it reads its data, say) is the right one: with `waits_out_outages`
-        it is given as long as it needs.
+        it is given as long as it needs. A process that was stopped meanwhile begins anew.
         """
         loop = asyncio.get_running_loop()
         last, attempt = f"no answer within {limit_s:g} s; check the URL, and that the server runs", 0
-        try:
-            async with asyncio.timeout(limit_s) as limit:
-                while True:
-                    try:
-                        return await cls.open(endpoint)
-                    except EndpointWrong:
-                        raise
-                    except StorageError as error:
-                        if waits_out_outages and isinstance(error, ServerRefused) and error.code in OUTAGES:
-                            limit.reschedule(loop.time() + limit_s + BACKOFF_CAP_S)
-                        last, attempt = str(error), attempt + 1
-                    await asyncio.sleep(backoff_s(attempt))
-        except TimeoutError:
-            raise StorageError(last if attempt else f"cannot reach Redis at {endpoint.safe_url}: {last}") from None
+        while True:
+            limit = asyncio.timeout(limit_s)
+            try:
+                async with limit:
+                    while True:
+                        try:
+                            return await cls.open(endpoint)
+                        except EndpointWrong:
+                            raise
+                        except StorageError as error:
+                            if waits_out_outages and isinstance(error, ServerRefused) and error.code in OUTAGES:
+                                limit.reschedule(loop.time() + limit_s + BACKOFF_CAP_S)
+                            last, attempt = str(error), attempt + 1
+                        await asyncio.sleep(backoff_s(attempt))
+            except TimeoutError:
+                if loop.time() - (limit.when() or 0.0) > STOPPED_S:
+                    continue  # nobody was asked while this process was stopped
+                raise StorageError(last if attempt else f"cannot reach Redis at {endpoint.safe_url}: {last}") from None
 
     async def exchange(self, *words: Word) -> Any:
         """Send one command and read its reply; only while nothing else is on its way."""

@@ -192,6 +192,7 @@ class Store:
             _INVOKE,
             _INVOKE.bind(
                 instance=keys.instance,
+                steps=keys.steps,
                 stream=keys.stream,
                 queued=keys.index(Status.QUEUED),
                 expiry=keys.expiry,

@@ -1,6 +1,7 @@
 -- invoke: make an instance and queue it, unless its id is taken.
 -- USES  time, state
 -- KEYS  instance  hash    every field of a new instance
+-- KEYS  steps     hash    what is left of an instance whose hash was lost goes
 -- KEYS  stream    stream  its entry
 -- KEYS  queued    zset    its place in the listing
 -- KEYS  expiry    zset    the place of a namesake that has expired goes
@@ -15,6 +16,8 @@ if known[1] then
   if known[1] == life then return DONE end
   return known[2] == digest and ALREADY or CONFLICT
 end
+-- else the new instance would be handed the old one's records
+redis.call('DEL', steps)
 local created_us = whole(now_us())
 redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'digest', digest,
   'created_us', created_us, 'entry', put_in_stream(stream, id))

@@ -230,6 +230,7 @@ class _Host:
         _leave_modules_to_themselves()
         self._main = asyncio.current_task()
         assert self._main is not None  # arq calls this from a task
+        _end_whatever_its_jobs(self._main)
         # not in on_shutdown, which arq calls when all its own jobs are over
         self._main.add_done_callback(lambda _: self._begin_to_stop())
 
@@ -338,6 +339,28 @@ class _Host:
 
     async def _connect(self) -> Client:
         return await connect(self.settings.redis_url, app=self.app, settings=self.settings)
+
+
+def _end_whatever_its_jobs(main: asyncio.Task[Any]) -> None:
+    """Have arq's worker, whose `main` this is, end as it should also when a signal finds a job just over.
+
+    arq cancels the task of such a job while that writes the result, and then gathers it in `close`: with the
+    CancelledError of that task the process would leave at once, with code 1 and without `on_shutdown`.
+    """
+    frame = getattr(main.get_coro(), "cr_frame", None)
+    found = None if frame is None else frame.f_locals.get("self")
+    if not isinstance(found, arq.Worker):
+        return  # another arq than the one that is pinned
+    worker: Any = found  # whose `close` may be replaced
+    close = worker.close
+
+    async def close_after_jobs() -> None:
+        if worker.tasks:
+            await asyncio.wait(worker.tasks.values())
+        worker.tasks = {job_id: task for job_id, task in worker.tasks.items() if not task.cancelled()}
+        await close()
+
+    worker.close = close_after_jobs
 
 
 _INVOKE: Final = arq.worker.func(cast("Any", invoke), name="memable.invoke", max_tries=INVOKE_TRIES)

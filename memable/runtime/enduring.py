@@ -31,14 +31,13 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import TimeoutError as NoAnswer
 
-from memable.endpoint import OUTAGES, Endpoint, EndpointWrong, _unreachable, backoff_s
+from memable.endpoint import FIRST_CONNECT_S, OUTAGES, Endpoint, EndpointWrong, Wire, _unreachable, backoff_s
 from memable.errors import StorageError
 
 _log = logging.getLogger("memable.arq")
 
 T = TypeVar("T")
 
-FIRST_CONNECT_S: Final = 3.0
 LAST_WORDS_S: Final = 5.0
 
 _LOST: Final = (ConnectionLost, NoAnswer, OSError)
@@ -67,7 +66,7 @@ class Phase(Enum):
     """What the worker process is doing, on which depends how long it waits for Redis."""
 
     STARTING = auto()
-    """A server that cannot be reached is told within seconds."""
+    """A server that cannot be reached is told within seconds; one that was reached is waited for."""
     RUNNING = auto()
     """It is waited for, for ever."""
     STOPPING = auto()
@@ -87,7 +86,8 @@ class EnduringPool(ConnectionPool):
         self._endpoint = endpoint
         self._not_started = not_started
         self._phase = Phase.STARTING
-        self._since_s: float | None = None
+        self._is_reached = False
+        self._since_s = time.monotonic()
         self._away_since_s: float | None = None
 
     def enter(self, phase: Phase) -> None:
@@ -98,7 +98,17 @@ class EnduringPool(ConnectionPool):
         return self._endpoint.connection()
 
     async def get_connection(self, *_: Any, **__: Any) -> AbstractConnection:
+        if self._phase is Phase.STARTING and not self._is_reached:
+            await self._reach()
         return await self._outlast(super().get_connection)
+
+    async def _reach(self) -> None:
+        try:
+            wire = await Wire.first(self._endpoint, FIRST_CONNECT_S, waits_out_outages=True)
+        except StorageError as error:
+            self._not_started(error)
+        await wire.close()
+        self._is_reached = True
 
     async def outlast(self, do: Callable[[], Awaitable[T]]) -> T:
         """What `do` returns, once it does not meet an outage; `GaveUp` when that takes too long."""
@@ -110,8 +120,6 @@ class EnduringPool(ConnectionPool):
         return result
 
     async def _outlast(self, do: Callable[[], Awaitable[T]]) -> T:
-        if self._since_s is None:
-            self._since_s = time.monotonic()
         attempt = 0
         while True:
             try:
@@ -130,11 +138,9 @@ class EnduringPool(ConnectionPool):
     async def _wait(self, error: Exception, attempt: int) -> None:
         reason = self._reason(error)
         delay_s = backoff_s(attempt)
-        assert self._since_s is not None  # set before the first try
-        over_s = time.monotonic() + delay_s - self._since_s
-        if self._phase is Phase.STARTING and (over_s > FIRST_CONNECT_S or isinstance(reason, EndpointWrong)):
+        if self._phase is Phase.STARTING and isinstance(reason, EndpointWrong):
             self._not_started(reason)
-        if self._phase is Phase.STOPPING and over_s > LAST_WORDS_S:
+        if self._phase is Phase.STOPPING and time.monotonic() + delay_s - self._since_s > LAST_WORDS_S:
             raise GaveUp(str(reason)) from error
         if self._away_since_s is None:
             self._away_since_s = time.monotonic()

@@ -26,6 +26,16 @@ Begin = Callable[[Partition, Workflow[Any, Any], str, str], None]
 """Partition, workflow, instance id and stream entry of what was delivered to this worker."""
 
 
+def named_by(fields: list[bytes]) -> str | None:
+    """The instance that a stream's entry names; nothing if it is no entry of memable."""
+    if len(fields) != 2 or fields[0] != ENTRY_FIELD.encode():
+        return None
+    try:
+        return fields[1].decode()
+    except ValueError:
+        return None
+
+
 class Intake:
     """Reads while there is a free slot, and nobody wants quiet. One read at a time, and none is ever cancelled."""
 
@@ -114,8 +124,8 @@ class Intake:
             for stream, entries in reply or ():
                 partition, workflow = self._streams[stream.decode()]
                 for entry, fields in entries:
-                    if fields and fields[0] == ENTRY_FIELD.encode():
-                        self._begin(partition, workflow, fields[1].decode(), entry.decode())
+                    if (instance_id := named_by(fields)) is not None:  # else the leader removes it
+                        self._begin(partition, workflow, instance_id, entry.decode())
 
     async def _read(self, free: int) -> Any:
         """Ask for no more than the free slots: COUNT is per stream."""

@@ -13,9 +13,10 @@ from typing import Any
 from memable.announcement import parse
 from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
-from memable.keys import ENTRY_FIELD, GROUP, Partition, split_instance_name, split_timer_member
+from memable.keys import GROUP, Partition, split_instance_name, split_timer_member
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.intake import named_by
 from memable.runtime.reconciler import Reconciler
 from memable.runtime.run import failure_outcome
 from memable.store import Lead, Store, new_token
@@ -201,7 +202,7 @@ class Leader:
         if not found:  # deleted without having been acknowledged: a ghost
             await self._connection.command("XACK", stream, GROUP, entry)
             return
-        instance_id = _named_by(found[0][1])
+        instance_id = named_by(found[0][1])
         if instance_id is None:
             _log.error("removed what is no entry of memable: %s in %s", entry.decode(), stream)
             await self._connection.command("XACK", stream, GROUP, entry)
@@ -270,13 +271,3 @@ class Leader:
                 facts = dict(zip(consumer[::2], consumer[1::2], strict=True))
                 if facts[b"name"] not in alive and not facts[b"pending"] and facts[b"idle"] > _CONSUMER_IDLE_MS:
                     await self._store.drop_consumer(stream, facts[b"name"].decode())
-
-
-def _named_by(fields: list[bytes]) -> str | None:
-    """The instance that a stream's entry names; nothing if it is no entry of memable."""
-    if len(fields) != 2 or fields[0] != ENTRY_FIELD.encode():
-        return None
-    try:
-        return fields[1].decode()
-    except ValueError:
-        return None

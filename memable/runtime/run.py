@@ -265,7 +265,11 @@ class Run:
             raise RunOver(f"{what} {key!r} of {self.name}: the run is over: {self.over.value}")
         self._used.add(key)
         if (recording := self._recordings.get(key)) is not None:
-            await asyncio.shield(recording)
+            try:
+                await asyncio.shield(recording)
+            except asyncio.CancelledError:
+                self._used.discard(key)  # the author gave up on it, and may call it again
+                raise
 
     def _refuse_stranger(self, what: str, key: str) -> None:
         step = step_in_progress()

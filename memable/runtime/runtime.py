@@ -19,7 +19,7 @@ from memable.codec import Codec
 from memable.connection import BlockingReader, Endpoint, ScriptConnection
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
-from memable.keys import InstanceKeys, Partition
+from memable.keys import InstanceKeys, Keys, Partition
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
@@ -92,7 +92,7 @@ class Runtime:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(self._connection.close)
             await self._connection.start()
-            keys = await enter(self._connection, self._endpoint, self.settings.namespace, self.settings.partitions)
+            keys = await self._enter(self.settings.partitions)
             self._store = Store(self._connection, keys)
             exits.push_async_callback(self._subscriptions.close)
             exits.push_async_callback(self._reader.close)
@@ -193,6 +193,9 @@ class Runtime:
 
     # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def _enter(self, partitions: int | None) -> Keys:
+        return await enter(self._connection, self._endpoint, self.settings.namespace, partitions)
+
     async def _announce(self) -> None:
         words: list[Any] = []
         for workflow in self.app:
@@ -230,12 +233,19 @@ class Runtime:
         await asyncio.gather(*(leader.start(self._subscriptions) for leader in self._leaders))
 
     async def _beat(self) -> None:
+        said = ""
         while True:
             try:
                 await self._store.beat(self.worker, _BEAT_STALE_MS)
-                await self._announce()  # again and again: a FLUSHALL takes it away
+                # again and again: a FLUSHALL takes it away
+                await self._announce()
+                await self._enter(len(self._store.keys.partitions))
             except StorageError as error:
-                _log.warning("worker %s: %s", self.worker, error)
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("worker %s: %s", self.worker, error)
+            else:
+                said = ""
             await asyncio.sleep(_BEAT_EVERY_S)
 
     # ── carrying it ──────────────────────────────────────────────────────────────────────────────────────────────────

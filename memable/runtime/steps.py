@@ -27,6 +27,10 @@ from memable.retry import RetryPolicy
 from memable.runtime.tasks import Activity, EscapedExit, leave_run
 from memable.runtime.threads import StepThreads
 from memable.state import StepKind
+from memable.store import LeaseLost
+
+BeforeAttempt = Callable[[], Awaitable[None] | None]
+"""Asks whether the run still holds its instance; nothing to await if that is sure. `LeaseLost` if it does not."""
 
 
 class StepCall(NamedTuple):
@@ -63,10 +67,10 @@ class StepCaller:
     threads: StepThreads
     activity: Activity
 
-    async def call(self, call: StepCall, before_attempt: Callable[[], Awaitable[None] | None]) -> StepEnd:
+    async def call(self, call: StepCall, before_attempt: BeforeAttempt) -> StepEnd:
         """Call until it succeeds or may not be called again. Only cancellation from outside escapes.
 
-        `before_attempt` asks whether the run still holds its instance; what it raises ends the step unrecorded.
+        `LeaseLost`, of `before_attempt`, ends the step unrecorded.
         """
         begin_s = time.monotonic()
         invoke = self._invoke if call.timeout_s is None else self._invoke_in_time
@@ -75,8 +79,10 @@ class StepCaller:
             if (asking := before_attempt()) is not None:
                 await asking
             try:
-                value = await invoke(call, attempt)
+                value = await invoke(call, attempt, before_attempt)
                 break
+            except LeaseLost:
+                raise
             except BaseException as error:
                 if _is_from_outside(error):
                     raise
@@ -98,12 +104,12 @@ class StepCaller:
         draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt)
         return StepEnd(draft, _elapsed_ms(begin_s), value)
 
-    async def _invoke_in_time(self, call: StepCall, attempt: int) -> Any:
+    async def _invoke_in_time(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
         assert call.timeout_s is not None
         deadline = asyncio.timeout(call.timeout_s)
         try:
             async with deadline:
-                return await self._invoke(call, attempt)
+                return await self._invoke(call, attempt, before_attempt)
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # the function's own
@@ -115,7 +121,7 @@ class StepCaller:
                 error_message=f"no result within {call.timeout_s:g} s",
             ) from error
 
-    async def _invoke(self, call: StepCall, attempt: int) -> Any:
+    async def _invoke(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
         workflow, _, instance_id = call.instance.partition("/")
         current = CurrentStep(call.key, attempt, workflow, instance_id, call.life)
         context = copy_context()
@@ -123,7 +129,7 @@ class StepCaller:
         if _is_async(call.fn):
             result = context.run(call.fn, *call.args)
         else:
-            result = await self.threads.run(context, call.fn, call.args)
+            result = await self.threads.run(context, call.fn, call.args, before_attempt)
         if inspect.isawaitable(result):
             return await _InContext(result, context, self.activity, current)
         return result

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from memable.runtime.tasks import EscapedExit
+
+
+def _nothing() -> None:
+    return None
+
 
 _Work = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
@@ -23,16 +29,57 @@ class StepThreads:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
+        self._taken = 0
+        """Threads that make a call, or are promised to one."""
+        self._in_line: deque[asyncio.Future[None]] = deque()
 
-    async def run(self, context: Context, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """`fn(*args)` in a thread, in `context`. Cancelled, a call that has begun goes on; its result is dropped."""
+    async def run(
+        self,
+        context: Context,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        before_late_call: Callable[[], Awaitable[None] | None] = _nothing,
+    ) -> Any:
+        """`fn(*args)` in a thread, in `context`. Cancelled, a call that has begun goes on; its result is dropped.
+
+        `before_late_call` is asked when the call had to wait for a thread: much may have changed meanwhile.
+        """
         loop = asyncio.get_running_loop()
+        if self._taken < self._limit:
+            self._taken += 1
+        else:
+            await self._wait_in_line(loop)
+            try:
+                if (asking := before_late_call()) is not None:
+                    await asking
+            except BaseException:
+                self._give_away()
+                raise
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.put((lambda: context.run(fn, *args), future, loop))
-        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+        if not self._idle.acquire(blocking=False):
             self._started += 1
             threading.Thread(target=self._work, name=f"memable-step-{self._started}", daemon=True).start()
         return await future
+
+    async def _wait_in_line(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn: asyncio.Future[None] = loop.create_future()
+        self._in_line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_away()  # its turn came in the same moment
+            raise
+
+    def _give_away(self) -> None:
+        """A thread is free: it is the next one's in line."""
+        while self._in_line:
+            turn = self._in_line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken -= 1
 
     def close(self) -> None:
         """Let idle threads end; busy ones end after what they do."""
@@ -42,18 +89,20 @@ class StepThreads:
     def _work(self) -> None:
         while (work := self._next()) is not None:
             call, future, loop = work
-            if future.cancelled():  # while it waited for a thread: a call of a run that is over, or of a step timed out
-                del work, call, future, loop
-                continue
             error: BaseException | None = None
             result = None
-            try:
-                result = call()
-            except BaseException as raised:  # a step's SystemExit is its failure, not the thread's end
-                error = raised
+            if not future.cancelled():  # else it is the call of a run that is over, or of a step timed out
+                try:
+                    result = call()
+                except BaseException as raised:  # a step's SystemExit is its failure, not the thread's end
+                    error = raised
             with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(self._end, future, result, error)
             del work, call, future, loop, result, error  # not kept alive until the next call
+
+    def _end(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._give_away()
+        _settle(future, result, error)
 
     def _next(self) -> _Work | None:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ async def fail(ctx: dict[str, Any]) -> None:
     raise ValueError("no such thing")
 
 
+async def stop_at_the_end(ctx: dict[str, Any]) -> None:
+    """The process is told to stop when this job is over, and its result on the way."""
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+
+
 async def stop_reading(ctx: dict[str, Any]) -> None:
     """Break the runtime as a bug of memable's would: its loop ends, and arq runs on."""
     ctx["memable"].runtime._loops[0].cancel()
@@ -102,7 +108,7 @@ async def on_shutdown(ctx: dict[str, Any]) -> None:
 
 WorkerSettings = memable.worker_settings(
     app,
-    functions=[add, fail, stop_reading],
+    functions=[add, fail, stop_at_the_end, stop_reading],
     cron_jobs=[cron(tick, second=set(range(60)))] if "HOSTED_CRON" in os.environ else [],
     on_startup=on_startup,
     on_shutdown=on_shutdown,

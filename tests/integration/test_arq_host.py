@@ -75,11 +75,25 @@ async def test_a_worker_runs_workflows_and_plain_functions_between_the_hooks_of_
         assert await waiting.result(timeout=30) == "and on"
         await add_up(server)
         assert lines(tmp_path / "hooks") == ["startup"]
-        # by then the task of that job has ended: after a signal before that, arq leaves with 1 and no on_shutdown
-        assert await (await client.invoke(hosted.greet, "bob")).result(timeout=30) == "hello bob"
         assert await process.terminate() == 0
     assert lines(tmp_path / "hooks") == ["startup", "shutdown by on_startup"]
     assert "Traceback" not in process.log
+
+
+async def test_a_signal_that_finds_a_job_just_over_ends_the_worker_as_any_other(
+    server: TemporaryServer, worker: Started, client: Client, tmp_path: Path
+) -> None:
+    async with worker(MEMABLE_LEASE="60", MEMABLE_SHUTDOWN_GRACE="0") as process:
+        held = await client.invoke(hosted.hold, "end")
+        await until(lambda: bool(lines(tmp_path / "end.started")), "a run to be handed back")
+        async with queue_of(server) as queue:
+            await queue.enqueue_job("stop_at_the_end")
+        assert await asyncio.to_thread(process.process.wait, 30) == 0
+    assert lines(tmp_path / "hooks") == ["startup", "shutdown by on_startup"]
+    assert "Traceback" not in process.log
+    found = await held.metadata()
+    assert found is not None
+    assert found.status is Status.QUEUED
 
 
 async def is_at(invocation: memable.Invocation[Any], status: Status) -> bool:

@@ -88,3 +88,23 @@ async def test_a_generator_exit_of_a_workflow_fails_the_instance(redis_url: str,
         with pytest.raises(WorkflowFailed) as failed:
             await (await engine.invoke(leaving)).result(20)
     assert failed.value.error_type == "GeneratorExit"
+
+
+async def test_a_new_instance_is_not_handed_the_records_of_one_whose_hash_was_lost(
+    redis_url: str, namespace: str
+) -> None:
+    app, called = App(), list[int]()
+
+    async def charge() -> int:
+        called.append(len(called))
+        return called[-1]
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> int:
+        return await ctx.step("charge", charge)
+
+    async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
+        assert await (await engine.invoke(order, id="42")).result(20) == 0
+        with Endpoint.from_url(redis_url).sync_client() as admin:
+            admin.delete(Keys(namespace, partitions=1).of("order", "42").instance)
+        assert await (await engine.invoke(order, id="42")).result(20) == 1

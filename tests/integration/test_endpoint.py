@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import redis
 import memable.connection
 from memable.connection import Endpoint, ScriptConnection, ServerRefused
 from memable.embedded import TemporaryServer
-from memable.endpoint import Wire
+from memable.endpoint import STOPPED_S, Wire
 from memable.errors import StorageError
 from tests.integration.connecting import connected, refuses, script, wait_until
 from tests.proxy import Cut, Proxy
@@ -157,6 +158,22 @@ async def test_the_connections_of_an_endpoint_repeat_nothing_by_themselves(proxy
         await asyncio.to_thread(with_thread.incr, "nothing")
     assert done.done()
     with_thread.close()
+
+
+async def test_the_time_for_which_a_process_was_stopped_is_no_time_in_which_redis_did_not_answer(proxy: Proxy) -> None:
+    limit_s = 0.3
+    proxy.turn_away()
+
+    def stand_still() -> None:
+        proxy.turn_away(False)
+        time.sleep(limit_s + 2 * STOPPED_S)
+
+    asyncio.get_running_loop().call_later(limit_s / 3, stand_still)
+    wire = await Wire.first(Endpoint.from_url(proxy.url), limit_s, waits_out_outages=False)
+    await wire.close()
+    proxy.turn_away()
+    with pytest.raises(StorageError, match=r"cannot reach Redis|closed the connection"):
+        await Wire.first(Endpoint.from_url(proxy.url), limit_s, waits_out_outages=False)
 
 
 async def test_connecting_can_be_cancelled_at_every_moment(redis_url: str) -> None:

@@ -6,7 +6,10 @@ import asyncio
 import threading
 from contextvars import copy_context
 
+import pytest
+
 from memable.runtime.threads import StepThreads
+from memable.store import LeaseLost
 
 
 async def test_a_call_that_is_cancelled_before_a_thread_was_free_is_never_made() -> None:
@@ -21,3 +24,48 @@ async def test_a_call_that_is_cancelled_before_a_thread_was_free_is_never_made()
     await threads.run(copy_context(), called.append, ("next",))  # by the same thread, after whatever waited for it
     threads.close()
     assert called == ["next"]
+
+
+async def test_a_call_that_had_to_wait_asks_before_it_begins_and_a_refused_one_leaves_its_thread_to_the_next() -> None:
+    threads, gate, called = StepThreads(1), threading.Event(), list[str]()
+
+    async def refuse() -> None:
+        raise LeaseLost("order/42")
+
+    def never() -> None:
+        raise AssertionError("asked, although nobody was in line")
+
+    busy = asyncio.create_task(threads.run(copy_context(), gate.wait, (), never))
+    refused = asyncio.create_task(threads.run(copy_context(), called.append, ("refused",), refuse))
+    in_line = asyncio.create_task(threads.run(copy_context(), called.append, ("next",), lambda: None))
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(LeaseLost):
+        await refused
+    await asyncio.gather(busy, in_line)
+    await threads.run(copy_context(), called.append, ("last",), never)
+    threads.close()
+    assert called == ["next", "last"]
+
+
+async def test_a_turn_that_comes_while_its_call_is_cancelled_is_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, gate, called = StepThreads(1), threading.Event(), list[str]()
+
+    async def call(name: str) -> None:
+        await threads.run(copy_context(), called.append, (name,))
+
+    busy = asyncio.create_task(threads.run(copy_context(), gate.wait, ()))
+    gone, next_ = asyncio.create_task(call("gone")), asyncio.create_task(call("next"))
+    await asyncio.sleep(0)
+    give_away = threads._give_away
+
+    def give_away_and_cancel() -> None:
+        give_away()
+        gone.cancel()
+
+    monkeypatch.setattr(threads, "_give_away", give_away_and_cancel)
+    gate.set()
+    await asyncio.wait([busy, gone, next_], timeout=20)
+    assert gone.cancelled()
+    assert called == ["next"]
+    threads.close()
