@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from memable import App, Context, Engine, Settings, Status
+import pytest
+
+from memable import App, Client, Context, Engine, Settings, Status
 from memable.announcement import announcement
 from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection
@@ -88,3 +90,58 @@ async def test_a_worker_that_stops_lets_another_lead_at_once(redis_url: str, nam
         async with Engine(app, url=redis_url, settings=Settings(namespace=namespace, lease=LEASE_S)):
             await until(is_led, "a leader")
         assert not await is_led()
+
+
+async def test_a_leader_that_may_not_sweep_yet_gives_way_to_one_that_may(redis_url: str, namespace: str) -> None:
+    async with connected(redis_url) as mine, connected(redis_url) as others:
+        keys = await enter(mine, Endpoint.from_url(redis_url), namespace, None)
+        (partition,) = keys.partitions
+        held = await abandoned(mine, Store(mine, keys))
+        new, old = (
+            Leader(
+                Store(connection, keys),
+                connection,
+                partition,
+                lease_s=LEASE_S,
+                max_recoveries=5,
+                default_retention_ms=round(1e9),
+            )
+            for connection in (mine, others)
+        )
+        others.connected_at_s = time.monotonic() - LEASE_S - 1
+        await new._once()
+        assert await mine.command("GET", partition.leader) == f"{new._token} new".encode()
+        await old._once()
+        assert await mine.command("GET", partition.leader) == old._token.encode()
+        assert await mine.command("HGET", held.keys.instance, "status") == b"queued"
+        await new._once()
+        assert await mine.command("GET", partition.leader) == old._token.encode()
+        await old._store.resign(partition, old._token)
+
+
+async def test_what_was_lost_outside_of_memable_is_mended_and_told(
+    redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+
+    @app.workflow("patient")
+    async def patient(ctx: Context) -> str:
+        await ctx.timer("rest", 0.5)
+        return "rested"
+
+    settings = Settings(redis_url=redis_url, namespace=namespace)
+    (partition,) = Keys(namespace, partitions=1).partitions
+    async with connected(redis_url) as connection:
+        async with Engine(app, url=redis_url, settings=settings) as engine:
+            waiting = await engine.invoke(patient, id="waiting")
+            await waiting.wait(20)
+        await connection.command("DEL", partition.timers)
+        async with Client(redis_url, app=app, namespace=namespace) as client:
+            queued = await client.invoke(patient, id="queued")
+            await connection.command("XTRIM", partition.stream("patient"), "MAXLEN", 0)
+            async with Engine(app, url=redis_url, settings=settings):
+                assert await client.get(patient, "waiting").result(20) == "rested"
+                assert await queued.result(20) == "rested"
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert "patient/waiting: a timer of it was lost" in told
+    assert "patient/queued: its stream entry was lost" in told
