@@ -13,11 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.checker import STALL_BEYOND_LEASE_S, Verdict, judge, show
+from chaos.checker import Verdict, judge, show
 from chaos.course import Plan, perform
-from chaos.evidence import Kind
+from chaos.stalls import BEYOND_LEASE_S
+from chaos.storm import WEIGHTS
 
-_KINDS: Final = {kind.name.lower().replace("_", "-"): kind for kind in Kind}
+_KINDS: Final = {kind.name.lower().replace("_", "-"): kind for kind in WEIGHTS}
 
 
 def main() -> int:
@@ -30,7 +31,10 @@ def main() -> int:
         workers=options.workers,
         lease_s=options.lease,
         settle_s=options.settle,
-        kinds=[_KINDS[name] for name in options.faults.split(",")] if options.faults else tuple(Kind),
+        kinds=[_KINDS[name] for name in options.faults.split(",")] if options.faults else tuple(WEIGHTS),
+        partitions=options.partitions,
+        poison=options.poison,
+        blockers=options.blockers,
         environment={} if options.breakage is None else {"CHAOS_BREAK": options.breakage},
     )
     if not options.json:
@@ -41,10 +45,10 @@ def main() -> int:
     except asyncio.CancelledError:
         shutil.rmtree(directory)
         return 128 + signal.SIGTERM
-    verdict = judge(seen, stall_limit_s=None if options.any_stall else plan.lease_s + STALL_BEYOND_LEASE_S)
+    verdict = judge(seen, beyond_lease_s=options.beyond_lease)
     print(json.dumps(_as_json(plan, verdict)) if options.json else show(verdict))
     if verdict.complaints:
-        print(f"ledger and logs: {directory}", file=sys.stderr)
+        print(f"ledger, faults, logs and AOF: {directory}", file=sys.stderr)
     else:
         shutil.rmtree(directory)
     return verdict.exit_code
@@ -72,7 +76,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", type=float, default=3.0, help="MEMABLE_LEASE of the workers (default: %(default)g)")
     parser.add_argument("--settle", type=float, default=60.0, help="seconds for all to end after the last fault")
     parser.add_argument("--faults", metavar="KIND,…", help=f"only these kinds: {', '.join(_KINDS)}")
-    parser.add_argument("--any-stall", action="store_true", help="no stall is too long: for machines that are busy")
+    parser.add_argument("--partitions", type=int, default=1, help="of the namespace (default: %(default)d)")
+    parser.add_argument("--poison", type=int, default=2, metavar="N", help="instances that kill their workers")
+    parser.add_argument("--blockers", type=int, default=0, metavar="N", help="instances that block event loops")
+    parser.add_argument(
+        "--beyond-lease",
+        type=float,
+        default=BEYOND_LEASE_S,
+        metavar="S",
+        help="for how long beyond a lease a fault may stall what it hit (default: %(default)g)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--breakage", choices=["fence"], help="take the fence away, to see the checker catch it")
     return parser

@@ -1,7 +1,7 @@
 """The workflows that run in the storm: `memable worker chaos.app:app`. Each returns what its durable calls gave it.
 
-Every run and every call of a step is written to the ledger in CHAOS_DIR. With CHAOS_BREAK=fence the workers of this app
-do not heed leases any more: see breakage.py.
+Every run, every call of a step and every worker that may lead is written to the ledger in CHAOS_DIR. With
+CHAOS_BREAK=fence the workers of this app do not heed leases any more: see breakage.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from chaos.breakage import break_on_request
 from chaos.ledger import Ledger, What
@@ -23,7 +23,28 @@ from memable import App, Context, PermanentError, RetryPolicy, StepFailed, Suspe
 
 break_on_request()
 
-app = App()
+POISONED: Final = 86
+"""The exit code of a worker that an instance has killed."""
+
+
+@asynccontextmanager
+async def _tell_who_leads(_: App) -> AsyncIterator[Mapping[str, Any]]:
+    """Have the leaders of this worker put their tokens into the ledger: of who leads, Redis has the token alone."""
+    # workers only: a client does not import it
+    from memable.runtime.leader import Leader
+
+    start: Any = Leader.start
+
+    async def tell_and_start(leader: Any, *args: Any) -> None:
+        _ledger().write(What.MAY_LEAD, leader._token, 0)
+        await start(leader, *args)
+
+    patched: Any = Leader
+    patched.start = tell_and_start
+    yield {}
+
+
+app = App(lifespan=_tell_who_leads)
 ANSWER = SuspendPoint("answer:v1", str)
 
 
@@ -114,6 +135,17 @@ async def wake_at(run: int, job: Job) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=job.waits_s)
 
 
+async def die(run: int) -> str:
+    with _call(run):
+        os._exit(POISONED)
+
+
+async def block(run: int, job: Job) -> str:
+    with _call(run):
+        time.sleep(job.takes_s)  # noqa: ASYNC251 (that is the point)
+    return f"{current_step().key} {job.number}"
+
+
 # ── workflows ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _PERSISTENT = RetryPolicy.fixed(3, 0.02)
@@ -182,6 +214,20 @@ async def long(ctx: Context, job: Job) -> list[str]:
         return list(await asyncio.gather(ctx.step("task", act, run, job), ctx.step("thread", act_in_thread, run, job)))
 
 
+@app.workflow("poison")
+async def poison(ctx: Context, job: Job) -> list[str]:
+    """Kills its worker, whoever that is: it must end as failed, and nobody else with it."""
+    with _run(ctx) as run:
+        return [await ctx.step("before", act, run, job), await ctx.step("die", die, run)]
+
+
+@app.workflow("blocker")
+async def blocker(ctx: Context, job: Job) -> list[str]:
+    """Blocks the event loop of its worker for longer than a lease, which it keeps nevertheless."""
+    with _run(ctx) as run:
+        return [await ctx.step("block", block, run, job)]
+
+
 def expected(workflow: str, job: Job, answer: str) -> list[str]:
     """What an instance returns if all went well."""
     by_workflow: dict[str, list[str]] = {
@@ -191,5 +237,7 @@ def expected(workflow: str, job: Job, answer: str) -> list[str]:
         crowd.name: ["one", "two", "three", f"={answer}", "last"],
         mend.name: ["before", "broken", "after"],
         long.name: ["task", "thread"],
+        poison.name: [],
+        blocker.name: ["block"],
     }
     return [each[1:] if each.startswith("=") else f"{each} {job.number}" for each in by_workflow[workflow]]

@@ -10,12 +10,10 @@ One thing explains them: the worker was stopped (SIGSTOP) before it could know, 
 or the later run begun; and it began the call within `WAKING_S` of being continued, having passed the check that stands
 before each call when it was stopped. Such calls are counted, and allowed: steps are called at least once.
 
-A **stall** is the time from a fault that hit a worker to the next sign of life of an instance that it ran. A sign of
-life is a later run, a record, the end; and what the worker itself did with it, unless it was killed. Further faults
-meanwhile may have hit whoever took over: it counts from the last of them. The server's own downtime does not count, nor
-does the time for which another worker was stopped: whoever leads may be that one.
-An instance that has lost two workers in a row runs alone in the next (runtime/solitude.py), and waits for that: its
-stalls are told apart, and have no limit.
+For how long faults may hold instances and timers up: stalls.py. What workers may write into their logs: logs.py.
+
+A worker that leaves in peace takes its **consumers** along. Those of a dead one are the leader's to remove, once they
+have been idle for a while; a restart of the server makes idle times start again.
 """
 
 from __future__ import annotations
@@ -29,30 +27,20 @@ from itertools import pairwise
 from textwrap import shorten
 from typing import Any, Final
 
-from chaos.evidence import Answer, Evidence, Fault, Kind, Signalled
+from chaos.evidence import Answer, Evidence, Fault, Kind, Signalled, Written
 from chaos.history import Place
 from chaos.ledger import Line, What
-
-TOLERANCE_S: Final = 0.02
-"""Records have their times in whole milliseconds; from being begun to writing its line, a call takes less than this."""
+from chaos.logs import judge_logs
+from chaos.stalls import BEYOND_LEASE_S, TOLERANCE_S, Stalls
 
 WAKING_S: Final = 0.25
 """From SIGCONT to the line of a call that had passed its check before: the process has to be given the processor."""
 
-STALL_BEYOND_LEASE_S: Final = 2.0
-_SUSPECT_FROM: Final = 2
+CONSUMERS_GO_WITHIN_S: Final = 60.0 + 30.0 + 10.0
+"""Idle for a minute, and seen by a leader, who looks every 30 s; the rest is for a leader to be there."""
+
 _SHOWN: Final = 20
 _SHOWN_CHARACTERS: Final = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A finished record, and how long it stood."""
-
-    kind: str
-    text: str
-    completed_s: float
-    dropped_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +56,9 @@ class Verdict:
         return 1 if self.complaints else 0
 
 
-def judge(seen: Evidence, *, stall_limit_s: float | None = None) -> Verdict:
-    """The verdict; with a limit, a longer stall of any instance is a violation as well."""
-    return _Judge(seen).verdict(stall_limit_s)
-
-
-@dataclass
-class _Stall:
-    name: str
-    fault: Fault
-    lasted_s: float
-    counted_s: float
-    is_suspect: bool
+def judge(seen: Evidence, *, beyond_lease_s: float = BEYOND_LEASE_S) -> Verdict:
+    """The verdict; `beyond_lease_s` is more than the default only where a busy machine makes everything late."""
+    return _Judge(seen).verdict(beyond_lease_s)
 
 
 @dataclass
@@ -95,14 +74,16 @@ class _Judge:
         self.seen = seen
         self.invoked = {each.name: each for each in seen.invoked}
         self.records = {place: list(self._written(place, texts)) for place, texts in seen.history.records.items()}
+        self.stalls = Stalls(seen, self.records)
 
-    def verdict(self, stall_limit_s: float | None) -> Verdict:
+    def verdict(self, beyond_lease_s: float) -> Verdict:
         seen, left = self.seen, self.seen.left
         lost = list(self._lost())
         doubled = list(self._doubled())
         after, old = self._calls_after_their_record(), self._calls_of_old_runs()
         signals, timers = list(self._signals()), list(self._timers())
-        stalls = self.stalls
+        stalls, calm = self.stalls.all, list(self.stalls.in_calm())
+        errors = list(judge_logs(seen))
         by_kind = Counter(fault.kind for fault in seen.faults)
         begins = Counter((line.name, line.key) for line in seen.ledger if line.what is What.BEGIN)
         table: dict[str, str | float] = {
@@ -111,26 +92,30 @@ class _Judge:
             "records": sum(map(len, self.records.values())),
             "calls of steps": begins.total(),
             "runs": sum(len(runs) for runs in seen.history.claims.values()),
-            "faults": len(seen.faults),
+            "  failed, as they must": sum(each.fails is not None for each in seen.invoked),
+            "faults injected": len(seen.faults),
             **{f"  {kind}": by_kind[kind] for kind in Kind},
             "lost": len(lost),
-            "doubled": len(doubled),
-            "calls after their record": len(after.wrong),
-            "calls of old runs": len(old.wrong),
+            "doubled records": len(doubled),
+            "steps called after their record": len(after.wrong),
+            "steps called by old runs": len(old.wrong),
             "  of both, explained by a SIGSTOP": after.explained + old.explained,
             "signals accepted": sum(each.answer is Answer.ACCEPTED for each in seen.signalled),
             "signals superseded": sum(each.answer is Answer.SUPERSEDED for each in seen.signalled),
             "signals lost or doubled": len(signals),
-            "timers fired": sum(len(each) for each in self._fired.values()),
+            "timers fired": len(self.stalls.fired),
             "timers early": len(timers),
-            "latest timer, s": round(self._latest_timer_s, 3),
+            "latest timer per fault, s": _longest_s(map(self.stalls.late_s, self.stalls.fired)),
+            f"  in a calm ({len(calm)} timers), s": _longest_s(each.at_s - each.due_s for each in calm),
             "instances hit by a fault": len({each.name for each in stalls}),
-            "longest stall, s": round(max((each.lasted_s for each in stalls), default=0.0), 3),
-            "longest stall per fault, s": _longest_s(each for each in stalls if not each.is_suspect),
-            "  of what lost two in a row, s": _longest_s(each for each in stalls if each.is_suspect),
+            "longest stall, s": _longest_s(each.lasted_s for each in stalls),
+            "longest stall per fault, s": _longest_s(each.counted_s for each in stalls if not each.is_suspect),
+            "  of suspects, s": _longest_s(each.counted_s for each in stalls if each.is_suspect),
             "keys without a lifetime": len(left.immortal),
             "stream entries left": left.entries,
             "pending entries left": left.pending,
+            "consumers left": len(left.consumers),
+            "errors in logs": len(errors),
         }
         complaints = [
             *([] if seen.faults else ["there was no fault"]),
@@ -143,6 +128,10 @@ class _Judge:
             *self._uncalled(begins),
             *signals,
             *timers,
+            *self._late(beyond_lease_s),
+            *self._stalled(beyond_lease_s),
+            *self._consumers(),
+            *errors,
             *seen.surprises,
             *(f"{name} would never go" for name in left.immortal),
             *([f"{left.entries} entries are left in the streams"] if left.entries else []),
@@ -153,12 +142,6 @@ class _Judge:
             complaints.append("not all instances came to their ends in time")
         if abs(seen.clock_drift_s) > TOLERANCE_S:
             complaints.append(f"the clock was moved by {seen.clock_drift_s:.3f} s meanwhile: nothing can be told")
-        if stall_limit_s is not None:
-            complaints += (
-                f"{each.name} did not move for {each.counted_s:.1f} s after {each.fault.kind} {each.fault.pid}"
-                for each in stalls
-                if each.counted_s > stall_limit_s and not each.is_suspect
-            )
         return Verdict(table, complaints)
 
     # ── records ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,6 +171,9 @@ class _Judge:
             status = self.seen.left.statuses.get(each.name)
             if status is None:
                 yield f"{each.name} is lost: its invoke was acknowledged, and it is not there"
+            elif each.fails is not None:
+                if status != "failed" or each.fails not in str(each.result):
+                    yield f"{each.name} is {status}, not failed with {each.fails}: {each.result}"
             elif status != "completed":
                 yield f"{each.name} is {status}, not completed: {each.result}"
             elif each.result is None:
@@ -299,93 +285,49 @@ class _Judge:
             if len([each for each in completers if each is not None]) > 1:
                 yield f"{key!r} of {name} was completed more than once: {completers}"
 
-    @cached_property
-    def _fired(self) -> Mapping[Place, Sequence[Written]]:
-        return {
-            place: [each for each in records if each.kind == "timer"]
-            for place, records in self.records.items()
-            if any(each.kind == "timer" for each in records)
-        }
-
     def _timers(self) -> Iterator[str]:
         for (name, key), dues_ms in self.seen.history.dues_ms.items():
             if len(set(dues_ms)) > 1:
                 yield f"timer {key!r} of {name} had the deadlines {dues_ms}"
-            for written in self._fired.get((name, key), ()):
+            for written in self.records.get((name, key), ()):
                 if written.completed_s * 1000 < dues_ms[0]:
                     early_ms = dues_ms[0] - written.completed_s * 1000
                     yield f"timer {key!r} of {name} fired {early_ms:.0f} ms early"
 
-    @property
-    def _latest_timer_s(self) -> float:
-        """How late a timer fired at most; faults included."""
-        return max(
-            (
-                written.completed_s - dues_ms[0] / 1000
-                for place, dues_ms in self.seen.history.dues_ms.items()
-                for written in self._fired.get(place, ())
-            ),
-            default=0.0,
-        )
+    # ── stalls and late timers ───────────────────────────────────────────────────────────────────────────────────
 
-    # ── stalls ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _stalled(self, beyond_lease_s: float) -> Iterator[str]:
+        for each in self.stalls.all:
+            if each.counted_s > self.stalls.limit_s(each, beyond_lease_s):
+                suspect = ", a suspect," if each.is_suspect else ""
+                yield f"{each.name}{suspect} did not move for {each.counted_s:.1f} s after {_told(each.fault)}"
 
-    @cached_property
-    def stalls(self) -> Sequence[_Stall]:
-        """What each fault did to each instance that the worker ran which it hit."""
-        runs_by_pid: defaultdict[int, list[tuple[Line, float]]] = defaultdict(list)
-        for lines in self._lines.values():
-            rested_s = {(line.run, line.pid): line.at_s for line in lines if line.what is What.REST}
-            for line in lines:
-                if line.what is What.RUN:
-                    runs_by_pid[line.pid].append((line, rested_s.get((line.run, line.pid), float("inf"))))
-        return [
-            self._stall(run, fault)
-            for fault in self.seen.faults
-            if fault.kind in (Kind.KILL, Kind.STOP, Kind.TERM) and fault.pid is not None
-            for run, rested_s in runs_by_pid[fault.pid]
-            if run.at_s < fault.at_s < rested_s and not self._is_over(run, fault.at_s)
-        ]
+    def _late(self, beyond_lease_s: float) -> Iterator[str]:
+        for timer in self.stalls.fired:
+            late_s = self.stalls.late_s(timer)
+            if late_s > self.seen.lease_s + beyond_lease_s:
+                name, key = timer.place
+                yield f"timer {key!r} of {name}, due at {timer.due_s:.3f}, fired {late_s:.1f} s late"
 
-    def _is_over(self, run: Line, at_s: float) -> bool:
-        return any(number > run.run and begun_s <= at_s for number, begun_s in self._begun_s[run.name])
+    # ── what is left of the workers ──────────────────────────────────────────────────────────────────────────────
 
-    def _stall(self, run: Line, fault: Fault) -> _Stall:
-        signs = (sign for sign in self._signs_of_life(run, fault) if sign[0] > fault.at_s)
-        moved_s, number = min(signs, default=(self.seen.ended_s, run.run))
-        # what hit it again: from there on somebody else has it, or whoever would have taken it is gone
-        again = [
-            other.until_s if other.kind in (Kind.SERVER, Kind.STOP) and other.until_s < moved_s else other.at_s
-            for other in self.seen.faults
-            if other is not fault
-            and other.kind is not Kind.PAUSE
-            and fault.at_s < other.until_s
-            and other.at_s < moved_s
-        ]
-        from_s = max([fault.at_s, *again])
-        is_suspect = self.seen.history.losses.get(run.name, {}).get(number, 0) >= _SUSPECT_FROM
-        return _Stall(run.name, fault, moved_s - fault.at_s, moved_s - from_s, is_suspect)
-
-    def _signs_of_life(self, run: Line, fault: Fault) -> Iterator[tuple[float, int]]:
-        """When, and in which run if that is known."""
-        for line in self._lines[run.name]:
-            if (line.what is What.RUN and line.run > run.run) or (line.run == run.run and fault.kind is not Kind.KILL):
-                yield line.at_s, line.run
-        for key in self._keys[run.name]:
-            yield from ((written.completed_s, run.run) for written in self.records[run.name, key])
-        if (completed_ms := self.seen.left.completed_ms.get(run.name)) is not None:
-            yield completed_ms / 1000, run.run
-
-    @cached_property
-    def _keys(self) -> Mapping[str, Sequence[str]]:
-        keys: defaultdict[str, list[str]] = defaultdict(list)
-        for name, key in self.records:
-            keys[name].append(key)
-        return keys
+    def _consumers(self) -> Iterator[str]:
+        seen = self.seen
+        restarted_s = max((fault.until_s for fault in seen.faults if fault.kind is Kind.SERVER), default=0.0)
+        for stream, pid in ((each.stream, each.pid) for each in seen.left.consumers):
+            gone_s = seen.gone_s.get(pid, 0.0)
+            if gone_s >= seen.ended_s:
+                yield f"worker {pid} has left in peace, and its consumer is left in {stream}"
+            elif (age_s := seen.ended_s - max(gone_s, restarted_s)) > CONSUMERS_GO_WITHIN_S:
+                yield f"the consumer of worker {pid} is left in {stream}, {age_s:.0f} s after the worker was gone"
 
 
-def _longest_s(stalls: Iterable[_Stall]) -> float:
-    return round(max((each.counted_s for each in stalls), default=0.0), 3)
+def _longest_s(times_s: Iterable[float]) -> float:
+    return round(max(times_s, default=0.0), 3)
+
+
+def _told(fault: Fault) -> str:
+    return str(fault.kind) if fault.pid is None else f"{fault.kind} {fault.pid}"
 
 
 def show(verdict: Verdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from chaos.history import History
 from chaos.ledger import Line
@@ -22,6 +23,12 @@ class Kind(StrEnum):
     CUT_REPLY = "connection cut before a reply"
     CUT_INSIDE = "connection cut inside a reply"
     CUT_ALL = "all connections of a proxy cut"
+    POISON = "killed by an instance"
+    BLOCK = "event loop blocked by an instance"
+
+
+DEADLY: Final = frozenset({Kind.KILL, Kind.POISON})
+"""Those that end a worker on the spot: nothing it did later is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class Fault:
     at_s: float
     until_s: float
     pid: int | None = None
-    """The worker process that it hit."""
+    """The worker process that it hit; None if it hit the server, or the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class Invoked:
     """What the acknowledgement said."""
     resumed_s: Sequence[float] = ()
     """When each `resume` was first asked for."""
+    fails: str | None = None
+    """The type of the error that it must end with, if it may not end well."""
     result: Sequence[str] | str | None = None
     """What the client was told in the end: the output, or an error's text; None if it still waits."""
 
@@ -71,6 +80,38 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A finished record, and how long it stood."""
+
+    kind: str
+    text: str
+    completed_s: float
+    dropped_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line that a worker has written."""
+
+    pid: int
+    at_s: float | None
+    """None: it is no line of the log, but was written past it, as Python does with an exception that nobody caught."""
+    level: str
+    logger: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer in the group of a stream."""
+
+    stream: str
+    pid: int
+    """The worker's process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """What was in Redis when all was over, and the workers were gone."""
 
@@ -81,6 +122,7 @@ class Left:
     pending: int = 0
     immortal: Sequence[str] = ()
     """Keys of instances that have no lifetime."""
+    consumers: Sequence[Consumer] = ()
     disorder: Sequence[str] = ()
     """Breaches of the invariants of DESIGN section 3, as sentences."""
 
@@ -99,6 +141,10 @@ class Evidence:
     ended_s: float
     settled: bool
     """Whether all instances came to their ends within the time for it, once the faults had stopped."""
+    gone_s: Mapping[int, float] = field(default_factory=dict)
+    """When each worker process that was started was gone."""
+    said: Sequence[Said] = ()
+    """What stands in the logs of the workers and is no mere information."""
     surprises: Sequence[str] = ()
     """Workers that ended and were not told to, errors that no fault explains: as sentences."""
     clock_drift_s: float = 0.0

@@ -6,16 +6,18 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
+from chaos.app import POISONED
 from memable.cli.lifeline import Lifeline
 
 ROOT: Final = Path(__file__).parent.parent
 _END_WITHIN_S: Final = 20.0
-_AT_WORK: Final = "INFO memable.runtime: worker"
+_LOOK_EVERY_S: Final = 0.1
 
 
 class Place:
@@ -25,10 +27,7 @@ class Place:
         self.number, self.url = number, url
         self.is_busy = False
         """Whether a fault is at it, or its end is awaited: it is left alone meanwhile."""
-        self.was_stopped = False
-        """Whether its process was ever stopped."""
         self.process: subprocess.Popen[bytes]
-        self.log: Path
 
     @property
     def pid(self) -> int:
@@ -45,8 +44,12 @@ class Fleet:
             own["MEMABLE_REDIS_SERVER"] = server
         self._environment = {**own, **environment}
         self.places = [Place(number, url) for number, url in enumerate(urls)]
-        self.started = 0
+        self.logs: dict[int, Path] = {}
+        """By process, of all that were ever started."""
+        self.gone_s: dict[int, float] = {}
+        """By process: when it was gone, or seen to be."""
         self.deaths: list[str] = []
+        """What nobody asked for, as sentences."""
         self._exits = ExitStack()
 
     def __enter__(self) -> Self:
@@ -65,31 +68,38 @@ class Fleet:
 
     def fill(self, place: Place) -> None:
         """Start a process in an empty place."""
-        self.started += 1
-        place.was_stopped = False
-        place.log = self._directory / f"worker-{self.started}.log"
-        with place.log.open("wb") as output:
+        log = self._directory / f"worker-{len(self.logs) + 1}.log"
+        with log.open("wb") as output:
             place.process = self._lifeline.start_worker(
                 ["chaos.app:app"],
                 environment={**self._environment, "MEMABLE_REDIS_URL": place.url},
                 directory=ROOT,
                 output=output,
             )
+        self.logs[place.pid] = log
 
-    def look(self) -> None:
-        """Note which processes have ended, although nobody was at them, and fill their places."""
-        for place in self.places:
-            if not place.is_busy and (code := place.process.poll()) is not None:
-                said = place.log.read_text(errors="replace").strip()
-                # stopped while it connected for the first time, it finds its 3 s for that gone: as it should, it says
-                # so and ends, for whoever started it to start another
-                if not place.was_stopped or _AT_WORK in said:
-                    last_words = said.splitlines()[-1] if said else "without a word"
-                    self.deaths.append(f"worker {place.pid} ended with {code}: {last_words}")
-                self.fill(place)
+    async def supervise(self) -> None:
+        """Note which processes have ended, although nobody was at them, and fill their places; until cancelled."""
+        while True:
+            for place in self.places:
+                if not place.is_busy and (code := place.process.poll()) is not None:
+                    self._note_end(place.pid, code)
+                    self.fill(place)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _note_end(self, pid: int, code: int) -> None:
+        self.gone_s[pid] = time.time()
+        if code != POISONED:
+            said = self.logs[pid].read_text(errors="replace").strip()
+            last_words = said.splitlines()[-1] if said else "without a word"
+            self.deaths.append(f"worker {pid} ended with {code}: {last_words}")
 
     async def empty(self, place: Place, *signals: signal.Signals, apart_s: float = 0.3) -> None:
         """Send `signals` to the process, and return when it is gone; killed, if it does not go by itself."""
+        await self._end(place, signals, apart_s)
+        self.gone_s[place.pid] = time.time()
+
+    async def _end(self, place: Place, signals: Sequence[signal.Signals], apart_s: float) -> None:
         for number in signals:
             place.process.send_signal(number)
             try:

@@ -7,7 +7,7 @@ ever acknowledged. Only a server whose AOF was never rewritten has its whole his
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,27 @@ Place = tuple[str, str]
 
 
 @dataclass
+class Delivery:
+    """An instance in the hands of a worker: from the delivery of its stream entry until that entry is gone."""
+
+    at_s: float
+    pid: int
+    run: int | None = None
+    """The number of the run that claimed it; None if none ever did."""
+    until_s: float | None = None
+    """When it was queued again, or came to its end. None: it parked, at a time that the AOF does not tell, or never."""
+    parked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A worker's lead of a partition, as it was begun or renewed."""
+
+    token: str
+    until_s: float
+
+
+@dataclass
 class History:
     """What was written, in order. Of what was deleted, None."""
 
@@ -30,6 +51,12 @@ class History:
     """By `WF/ID`: the worker of each run, by the run's number."""
     losses: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     """By `WF/ID`: how many workers in a row it had lost when each of its runs was claimed."""
+    deliveries: dict[str, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
+    """By `WF/ID`: who had it, one after the other."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """By `WF/ID`: the number of its partition."""
+    leads: dict[int, list[Lead]] = field(default_factory=lambda: defaultdict(list))
+    """By the number of the partition."""
     records: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
     """Each text of a record."""
     completers: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
@@ -38,45 +65,101 @@ class History:
     """Each deadline that a timer had."""
 
 
-def read_history(directory: Path, partition: Partition) -> History:
-    """The history of a partition, from the AOF in a server's directory."""
+def worker_pid(worker: str) -> int:
+    """The process of a worker, which its name tells: HOST-PID-RANDOM."""
+    return int(worker.rsplit("-", 2)[1])
+
+
+def read_history(directory: Path, partitions: Sequence[Partition]) -> History:
+    """The history of a namespace, from the AOF in a server's directory."""
     history = History()
-    recoveries = Counter[str]()
-    instances, steps = f"{partition.prefix}instance:", f"{partition.prefix}steps:"
+    readers = [_Reader(history, number, partition) for number, partition in enumerate(partitions)]
     for command, key, *words in _commands(directory / "appendonlydir"):
-        if key.startswith(instances):
-            _read_instance(history, recoveries, key.removeprefix(instances), command, words)
-        elif key.startswith(steps) and command in ("HSET", "HSETNX", "HDEL"):
-            changed = ((each, None) for each in words) if command == "HDEL" else _pairs(words)
-            for name, value in changed:
-                _read_step(history, key.removeprefix(steps), name, value)
-        elif key == partition.timers and command == "ZADD":
-            for score, member in _pairs(words):
-                workflow, instance_id, point = member.split("/", 2)
-                history.dues_ms[f"{workflow}/{instance_id}", point].append(float(score))
+        for reader in readers:
+            if key.startswith(reader.partition.prefix):
+                reader.read(command, key, words)
     return history
 
 
-def _read_instance(history: History, recoveries: Counter[str], name: str, command: str, words: list[str]) -> None:
-    if command == "HINCRBY" and words[0] == "recoveries":
-        recoveries[name] += 1
-    elif command == "HDEL" and "recoveries" in words:
-        del recoveries[name]
-    elif command in ("HSET", "HSETNX"):
-        fields = dict(_pairs(words))
-        if "life" in fields:
-            history.lives[name].append(fields["life"])
-        if "lease" in fields:
-            run = int(fields["attempt"])
-            history.claims[name][run] = fields["worker"]
-            history.losses[name][run] = recoveries[name]
+class _Reader:
+    """Reads what concerns one partition."""
 
+    def __init__(self, history: History, number: int, partition: Partition) -> None:
+        self.partition = partition
+        self._number, self._history = number, history
+        self._instances, self._steps, self._streams = (
+            f"{partition.prefix}{kind}:" for kind in ("instance", "steps", "stream")
+        )
+        self._recoveries = Counter[str]()
+        self._named: dict[Place, str] = {}
+        """By workflow and stream entry: the instance; only what was not delivered yet."""
+        self._held: dict[str, Delivery] = {}
 
-def _read_step(history: History, name: str, field: str, value: str | None) -> None:
-    if field.startswith("_by:"):
-        history.completers[name, field.removeprefix("_by:")].append(value)
-    elif not field.startswith("_"):
-        history.records[name, field].append(value)
+    def read(self, command: str, key: str, words: list[str]) -> None:
+        if key.startswith(self._instances):
+            self._read_instance(key.removeprefix(self._instances), command, words)
+        elif key.startswith(self._steps) and command in ("HSET", "HSETNX", "HDEL"):
+            changed = ((each, None) for each in words) if command == "HDEL" else _pairs(words)
+            for name, value in changed:
+                self._read_step(key.removeprefix(self._steps), name, value)
+        elif key.startswith(self._streams):
+            self._read_stream(key.removeprefix(self._streams), command, words)
+        elif key == self.partition.timers and command == "ZADD":
+            for score, member in _pairs([word for word in words if word not in ("XX", "NX")]):
+                workflow, instance_id, point = member.split("/", 2)
+                self._history.dues_ms[f"{workflow}/{instance_id}", point].append(float(score))
+        elif key == self.partition.leader and command == "SET":
+            # a worker that has just connected says so behind its token
+            token, until_ms = words[0].split()[0], words[words.index("PXAT") + 1]
+            self._history.leads[self._number].append(Lead(token, int(until_ms) / 1000))
+
+    def _read_stream(self, workflow: str, command: str, words: list[str]) -> None:
+        if command == "XADD":
+            entry, _, instance_id = words
+            self._named[workflow, entry] = f"{workflow}/{instance_id}"
+        elif command == "XCLAIM":  # what XREADGROUP did; and of each entry the first only, then it is renewed
+            _, worker, _, entry, *options = words
+            if (name := self._named.pop((workflow, entry), None)) is not None:
+                at_s = int(options[options.index("TIME") + 1]) / 1000
+                self._held[name] = delivery = Delivery(at_s, worker_pid(worker))
+                self._history.deliveries[name].append(delivery)
+
+    def _read_instance(self, name: str, command: str, words: list[str]) -> None:
+        history = self._history
+        if command == "HINCRBY" and words[0] == "recoveries":
+            self._recoveries[name] += 1
+        elif command == "HDEL" and "recoveries" in words:
+            del self._recoveries[name]
+        elif command in ("HSET", "HSETNX"):
+            fields = dict(_pairs(words))
+            if "life" in fields:
+                history.lives[name].append(fields["life"])
+                history.partitions[name] = self._number
+            if "lease" in fields:
+                run = int(fields["attempt"])
+                history.claims[name][run] = fields["worker"]
+                history.losses[name][run] = self._recoveries[name]
+                if name in self._held:
+                    self._held[name].run = run
+            self._end_delivery(name, fields)
+
+    def _end_delivery(self, name: str, fields: dict[str, str]) -> None:
+        if "entry" in fields:
+            until_s = int(fields["entry"].split("-")[0]) / 1000
+        elif "completed_ms" in fields:
+            until_s = int(fields["completed_ms"]) / 1000
+        elif fields.get("status") == "suspended":
+            until_s = None
+        else:
+            return
+        if (delivery := self._held.pop(name, None)) is not None:
+            delivery.until_s, delivery.parked = until_s, until_s is None
+
+    def _read_step(self, name: str, field: str, value: str | None) -> None:
+        if field.startswith("_by:"):
+            self._history.completers[name, field.removeprefix("_by:")].append(value)
+        elif not field.startswith("_"):
+            self._history.records[name, field].append(value)
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:

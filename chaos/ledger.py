@@ -25,6 +25,8 @@ class What(StrEnum):
     """A step is called."""
     END = "end"
     """The call is over, by whatever way but the death of its process."""
+    MAY_LEAD = "may lead"
+    """A worker competes for the lead of a partition, with the token that stands in `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Line:
     pid: int
     what: What
     name: str
-    """`WF/ID`."""
+    """`WF/ID`, but for `MAY_LEAD`."""
     run: int
     """The number of the run, which its claim counted."""
     key: str = ""

@@ -14,6 +14,7 @@ from typing import Final
 
 from chaos.evidence import Fault, Kind
 from chaos.fleet import Fleet, Place
+from chaos.stalls import BEYOND_LEASE_S, SUSPECT_WAITS_LEASES
 from memable.embedded import TemporaryServer
 from tests.proxy import Cut, Proxy
 
@@ -49,12 +50,13 @@ class Storm:
         proxies: Sequence[Proxy],
         *,
         lease_s: float,
-        kinds: Collection[Kind] = tuple(Kind),
+        kinds: Collection[Kind],
     ) -> None:
         self._random = random.Random(seed)
         self._fleet, self._server, self._proxies = fleet, server, proxies
         self._lease_s = lease_s
-        self._kinds = [kind for kind in Kind if kind in kinds]
+        self._calm_s = (1 + SUSPECT_WAITS_LEASES) * lease_s + BEYOND_LEASE_S + 1
+        self._kinds = [kind for kind in WEIGHTS if kind in kinds]
         self._one_server = asyncio.Lock()
         self.faults: list[Fault] = []
 
@@ -69,8 +71,7 @@ class Storm:
                     (kind,) = self._random.choices(self._kinds, [WEIGHTS[each] for each in self._kinds])
                     tasks.create_task(self._do(kind))
                     await asyncio.sleep(self._random.uniform(*_APART_S))
-                    self._fleet.look()
-                await asyncio.sleep(min(self._lease_s + 3, max(0.0, ends_s - time.monotonic())))
+                await asyncio.sleep(min(self._calm_s, max(0.0, ends_s - time.monotonic())))
 
     async def _do(self, kind: Kind) -> None:
         match kind:
@@ -82,8 +83,9 @@ class Storm:
                 if not self._one_server.locked():
                     await self._restart(self._random.uniform(*_SERVER_AWAY_S))
             case Kind.CUT_ALL:
-                self._random.choice(self._proxies).cut()
-                self._note(kind, time.time())
+                proxy = self._random.choice(self._proxies)
+                proxy.cut()
+                self._note(kind, time.time(), self._behind(proxy))
             case _:
                 await self._cut(kind, self._random.choice(self._proxies))
 
@@ -103,7 +105,6 @@ class Storm:
                     self._fleet.fill(place)
                 case _:
                     leases = (1.2, 2.0) if kind is Kind.STOP else (0.1, 0.6)
-                    place.was_stopped = True
                     place.process.send_signal(signal.SIGSTOP)
                     try:
                         await asyncio.sleep(self._lease_s * self._random.uniform(*leases))
@@ -122,12 +123,15 @@ class Storm:
             self._note(Kind.SERVER, begun_s)
 
     async def _cut(self, kind: Kind, proxy: Proxy) -> None:
-        begun_s = time.time()
         try:
             await asyncio.wait_for(proxy.cut_next(_CUTS[kind]), _CUT_WITHIN_S)
         except TimeoutError:
             return  # nothing has passed meanwhile
-        self._note(kind, begun_s)
+        self._note(kind, time.time(), self._behind(proxy))
+
+    def _behind(self, proxy: Proxy) -> int | None:
+        """The worker that reaches Redis through the proxy; none if it is the client."""
+        return next((place.pid for place in self._fleet.places if place.url == proxy.url), None)
 
     def _note(self, kind: Kind, begun_s: float, pid: int | None = None) -> None:
         self.faults.append(Fault(kind, begun_s, time.time(), pid))

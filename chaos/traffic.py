@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from chaos.app import ANSWER, Job, ask, chain, crowd, expected, long, mend, mended, nap
+from chaos.app import ANSWER, Job, ask, blocker, chain, crowd, expected, long, mend, mended, nap, poison
 from chaos.evidence import Answer, Invoked, Signalled
 from memable import (
     Client,
@@ -30,9 +30,13 @@ T = TypeVar("T")
 AnyWorkflow = Workflow[Job, list[str]]
 
 MIX: Final[list[tuple[AnyWorkflow, int]]] = [(chain, 6), (ask, 5), (nap, 4), (crowd, 5), (mend, 3), (long, 1)]
-"""How often each workflow comes."""
+"""How often each workflow comes; but for those that come by number."""
 
 _TAKES_S: Final = (0.0, 0.3)
+_LEASES: Final = {long.name: 1.2, blocker.name: 1.4}
+"""How many leases their steps take."""
+_POISON_WITHIN: Final = 0.7
+"""The part of the time in which poison comes: it takes a while to fail."""
 _WAITS_S: Final = (0.1, 3.0)
 _THINKS_S: Final = (0.0, 1.0)
 _AGAIN_S: Final = 0.05
@@ -49,6 +53,7 @@ class Traffic:
         self._jobs = random.Random(seed)
         self._moods = random.Random(seed + 1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._instead: dict[int, AnyWorkflow] = {}
         self._invoked: dict[str, dict[str, Any]] = {}
         self.signalled: list[Signalled] = []
         self.surprises: list[str] = []
@@ -57,10 +62,14 @@ class Traffic:
     def invoked(self) -> list[Invoked]:
         return [Invoked(name, **known) for name, known in self._invoked.items()]
 
-    async def flow(self, seconds: float, per_second: float) -> None:
-        """Start instances evenly for so long."""
-        begun_s = time.monotonic()
-        for number in range(round(seconds * per_second)):
+    async def flow(self, seconds: float, per_second: float, poisons: int = 0, blockers: int = 0) -> None:
+        """Start instances evenly for so long; so many of them kill their workers, and so many block the event loops."""
+        begun_s, total = time.monotonic(), round(seconds * per_second)
+        for number in _spread(blockers, total):
+            self._instead[number] = blocker
+        for number in _spread(poisons, round(total * _POISON_WITHIN)):
+            self._instead[number] = poison
+        for number in range(total):
             await asyncio.sleep(max(0.0, begun_s + number / per_second - time.monotonic()))
             self._tasks.add(asyncio.create_task(self._live(number)))
 
@@ -79,8 +88,11 @@ class Traffic:
     async def _live(self, number: int) -> None:
         """One instance, from its invoke to its end."""
         (workflow,) = self._jobs.choices([each for each, _ in MIX], [weight for _, weight in MIX])
-        takes_s = self._lease_s * 1.2 if workflow is long else self._jobs.uniform(*_TAKES_S)
-        job = Job(number, takes_s, self._jobs.uniform(*_WAITS_S))
+        takes_s, waits_s = self._jobs.uniform(*_TAKES_S), self._jobs.uniform(*_WAITS_S)
+        workflow = self._instead.get(number, workflow)
+        if (leases := _LEASES.get(workflow.name)) is not None:
+            takes_s = self._lease_s * leases
+        job = Job(number, takes_s, waits_s)
         try:
             invocation, known = await self._invoke(workflow, job)
             if workflow in (ask, crowd):
@@ -107,6 +119,7 @@ class Traffic:
             "output": expected(workflow.name, job, f"answer {job.number}"),
             "tries": tries,
             "created": invocation.created,
+            "fails": "WorkerLost" if workflow is poison else None,
             "result": None,
         }
         return invocation, known
@@ -149,6 +162,11 @@ class Traffic:
             mended(invocation.instance_id).touch()
             known["resumed_s"] = [time.time()]
             await persist(invocation.resume)
+
+
+def _spread(count: int, total: int) -> list[int]:
+    """So many numbers below `total`, evenly."""
+    return [round((n + 0.5) / count * total) for n in range(count)]
 
 
 async def persist(call: Callable[[], Awaitable[T]]) -> T:
