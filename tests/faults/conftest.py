@@ -9,10 +9,13 @@ import pytest
 
 import memable
 from memable import Client
+from memable.connection import Endpoint
 from memable.embedded import TemporaryServer
+from memable.keys import Keys
 from tests.apps import hosted, labour
 from tests.faults.crew import Crew
 from tests.integration.connecting import connected
+from tests.lua.stage import Stage, Wiretap
 
 
 @pytest.fixture
@@ -26,3 +29,10 @@ async def crew(redis_url: str, namespace: str, tmp_path: Path) -> AsyncGenerator
     """Workers of this test's own namespace, to start, and what they tell."""
     async with Client(redis_url, app=labour.app, namespace=namespace) as client, connected(redis_url) as connection:
         yield Crew(tmp_path, redis_url, namespace, client=client, connection=connection)
+
+
+@pytest.fixture
+async def stage(server: TemporaryServer) -> AsyncGenerator[Stage]:
+    """What the workers of `worker` and the client of `client` see, to be played in by hand."""
+    async with connected(server.url) as connection:
+        yield Stage(Wiretap(connection), Keys("memable", partitions=1), Endpoint.from_url(server.url))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,12 @@ from memable import (
     StepState,
     SuspendPoint,
 )
-from memable.connection import Endpoint
 from memable.embedded import TemporaryServer
-from memable.keys import Keys
 from memable.lua import Answer
 from memable.store import Held, LeaseLost
 from tests.apps import errands
-from tests.integration.connecting import connected
-from tests.lua.stage import DONE, LONG_MS, STEP, Stage, Wiretap, approval
+from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval
 from tests.worker_process import Started, WorkerProcess, until
-
-NAMESPACE = "memable"
 
 
 class Past:
@@ -56,12 +51,6 @@ class Past:
 
 
 # ── one run, played by hand ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-async def stage(server: TemporaryServer) -> AsyncIterator[Stage]:
-    async with connected(server.url) as connection:
-        yield Stage(Wiretap(connection), Keys(NAMESPACE, partitions=1), Endpoint.from_url(server.url))
 
 
 WRITES: dict[str, Callable[[Stage, Held], Awaitable[object]]] = {
@@ -233,11 +222,11 @@ class Author:
 
 @pytest.mark.parametrize("then", ["record", "park", "finish"])
 async def test_a_run_that_goes_by_what_is_lost_is_ended_and_leaves_no_hole(
-    server: TemporaryServer, tmp_path: Path, then: str
+    server: TemporaryServer, namespace: str, tmp_path: Path, then: str
 ) -> None:
     author = Author(then)
     # a lease that no test lasts: nobody else takes the instance, and the run itself must notice
-    settings = Settings(namespace=NAMESPACE, lease=600, park_grace=0)
+    settings = Settings(namespace=namespace, lease=600, park_grace=0)
     async with Engine(author.app, url=server.url, settings=settings) as engine:
         invocation = await engine.invoke("order", id="42")
         await until(lambda: author.calls == ["first 0"], "the first step")
