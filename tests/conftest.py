@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -93,9 +94,10 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     # asked for here, so that they outlast whatever else the test uses
     url, namespace = request.getfixturevalue("redis_url"), request.getfixturevalue("namespace")
     yield
-    # a loop of our own, which pytest-asyncio does not get to see
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        runner.run(_check_left(url, namespace))
+    # a loop of our own, which pytest-asyncio does not get to see; no Runner: it asks for the handler of SIGINT, and after a
+    # test that was cut off by its timeout, Python makes a text of that with all tasks of the test, which can take gigabytes
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(_check_left(url, namespace))
 
 
 async def _check_left(url: str, namespace: str) -> None:
