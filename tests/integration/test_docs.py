@@ -1,0 +1,233 @@
+"""What the pages of docs/ show is run, what they name exists, and their numbers are those of the code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import memable
+from chaos.checker import judge
+from chaos.course import Plan
+from chaos.evidence import Evidence, Left
+from chaos.history import History
+from memable import App, Context
+from memable.connection import Endpoint
+from memable.embedded import find_server
+from memable.runtime.lease import RENEWALS_PER_LEASE
+from memable.settings import PREFIX, Settings
+from tests.markdown import DOCS, README, ROOT, blocks, run_example
+
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+REDIS_CONF = ROOT / "deploy" / "redis.conf"
+
+
+def named(page: Path) -> str:
+    return page.name
+
+
+def shown(language: str) -> list[Any]:
+    """Each block of `language` in each page, as a parameter."""
+    return [
+        pytest.param(code, f"docs/{page.name}", id=f"{page.name}-{number}")
+        for page in DOCS
+        for number, code in enumerate(blocks(page, language), 1)
+    ]
+
+
+# ── a server with a configuration file ───────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def server_with(configuration: Path, directory: Path) -> Iterator[Any]:
+    """The test's hand on a server started with that file; killed at the end."""
+    socket = directory / "s"
+    socket.unlink(missing_ok=True)
+    words = (configuration, "--dir", directory, "--port", "0", "--unixsocket", socket, "--logfile", directory / "log")
+    process = subprocess.Popen([find_server().path, *words], stdin=subprocess.DEVNULL)
+    try:
+        with Endpoint.from_url(f"unix://{socket}").sync_client() as client:
+            while True:
+                assert process.poll() is None, (directory / "log").read_text()
+                try:
+                    client.ping()
+                    break
+                except redis.RedisError:  # not there yet, or loading
+                    time.sleep(0.01)
+            yield client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def directives(configuration: str) -> list[tuple[str, str]]:
+    lines = [shlex.split(line, comments=True) for line in configuration.splitlines()]
+    return [(name, value) for name, value in filter(None, lines)]
+
+
+@pytest.fixture
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a path that is short enough for a socket in it."""
+    return tmp_path_factory.mktemp("r")
+
+
+# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("code", "where"), shown("python"))
+async def test_an_example_prints_what_its_comments_say(
+    code: str, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_example(code, where, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(("code", "where"), shown("conf"))
+def test_a_server_takes_the_settings_that_are_shown(code: str, where: str, directory: Path) -> None:
+    (configuration := directory / "shown.conf").write_text(code)
+    with server_with(configuration, directory) as client:
+        assert {name: client.config_get(name)[name] for name, _ in directives(code)} == dict(directives(code))
+
+
+@pytest.mark.parametrize(("code", "where"), shown("sh"))
+def test_a_command_does_what_its_comment_says(code: str, where: str, directory: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    with server_with(REDIS_CONF, directory) as client:
+        for line in code.splitlines():
+            program, *words = shlex.split(line, comments=True)
+            match program:
+                case "redis-cli":
+                    *_, answer = client.execute_command(*words)
+                    assert answer.decode() == line.partition("# ")[2]
+                case "make":
+                    would_do = subprocess.check_output([program, "-n", *words], cwd=ROOT, text=True)
+                    for name, _, value in (word.rpartition("=") for word in words):
+                        assert value in would_do
+                        assert not name or f"$({name})" in makefile
+                case _:
+                    pytest.fail(f"nobody runs {line!r}")
+
+
+# ── what is named ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", [README, *DOCS], ids=named)
+def test_the_files_and_sections_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\((?!https?:)(.+?)\)", text):
+        file, _, section = target.partition("#")
+        other = page.parent / file if file else page
+        assert other.exists(), target
+        if section:
+            assert section in sections(other), target
+    for file in re.findall(r"`((?:tests|memable|chaos|worker|deploy|docs)/[^ `*]+)`", text):
+        assert (ROOT / file).exists(), file
+
+
+def sections(page: Path) -> list[str]:
+    """What a link to a heading of the page ends with."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def rows(page: Path) -> list[list[str]]:
+    """The cells of each line of each table."""
+    lines = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_rows_of_the_chaos_table_that_are_explained_are_there() -> None:
+    text = GUARANTEES.read_text("utf-8").partition("## See for yourself")[2]
+    explained = {name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`(.+?)`", line)}
+    nothing = Evidence(3, [], [], [], [], History(), Left(), ended_s=0, settled=True)
+    assert {"lost", "doubled records", "timers early"} <= explained <= {name.strip() for name in judge(nothing).table}
+    plan = Plan(seconds=1, seed=1)
+    assert f"{plan.workers} worker processes" in text
+    assert f"{plan.per_second:g} instances a second" in text
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_settings_have_the_defaults_that_are_said() -> None:
+    said = {cells[0].strip("`"): cells[1] for cells in rows(GUARANTEES) if cells[0].startswith(f"`{PREFIX}")}
+    defaults: dict[str, Any] = {name: field.default for name, field in Settings.model_fields.items()}
+    numbers = {name: value for name, value in defaults.items() if isinstance(value, int | float)}
+    assert said == {PREFIX + name.upper(): in_words(name, value) for name, value in numbers.items()}
+
+
+def in_words(name: str, value: Any) -> str:
+    if name == "max_payload":
+        return f"{value:,} bytes"
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def test_the_numbers_that_are_no_settings_are_those_of_the_code() -> None:
+    found = [cells for cells in rows(GUARANTEES) if re.fullmatch(r"`(memable|chaos)(\.\w+)+`", cells[-1])]
+    assert len(found) > 5
+    for _, said, where in found:
+        module, _, name = where.strip("`").rpartition(".")
+        value = getattr(importlib.import_module(module), name)
+        number = value.days if isinstance(value, timedelta) else value
+        assert said.split()[0] == f"{number:g}", where
+
+
+def test_no_duration_in_the_text_is_without_a_table_that_has_it() -> None:
+    lease_s, default = Settings.model_fields["lease"].default, Settings.model_fields["max_recoveries"].default
+    taken_over_s = lease_s * (1 + 1 / RENEWALS_PER_LEASE)
+    text = re.sub(r"^```.*?^```$", "", GUARANTEES.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    in_tables = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    duration = r"\b\d[\d.,]* (?:ms|s|days)\b"
+    known = {*re.findall(duration, in_tables), f"{taken_over_s:g} s"}
+    assert set(re.findall(duration, text)) <= known
+    # what is promised of a killed worker holds with some room
+    assert taken_over_s < 5
+    assert f"{taken_over_s:g} s by default" in text
+    assert f"default lease of {lease_s:g} s" in text
+    assert f"after {default} losses in a row" in text
+
+
+# ── deploy/redis.conf ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_takes_every_setting_of_the_file(directory: Path) -> None:
+    given = directives(REDIS_CONF.read_text("utf-8"))
+    with server_with(REDIS_CONF, directory) as client:
+        assert {name: client.config_get(name)[name] for name, _ in given} == dict(given)
+
+
+def test_the_page_shows_settings_of_the_file() -> None:
+    file = REDIS_CONF.read_text("utf-8")
+    offered = [*directives(file), *directives("\n".join(re.findall(r"^# ([a-z-]+ \d+)$", file, re.MULTILINE)))]
+    for code in blocks(GUARANTEES, "conf"):
+        assert set(directives(code)) <= set(offered)
+
+
+async def test_what_was_acknowledged_outlives_the_kill_of_a_server_with_these_settings(directory: Path) -> None:
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None: ...
+
+    url = f"unix://{directory / 's'}"
+    with server_with(REDIS_CONF, directory):
+        async with memable.connect(url, app=app) as client:
+            for number in range(20):
+                await client.invoke(order, id=str(number))
+    # as a power loss can leave it
+    (file,) = (directory / "appendonlydir").glob("*.incr.aof")
+    with file.open("ab") as tail:
+        tail.write(b"*3\r\n$3\r\nSET\r\n$1\r\n")
+    with server_with(REDIS_CONF, directory):
+        async with memable.connect(url, app=app) as client:
+            page = await client.list_instances(order)
+    assert len(page.items) == 20
