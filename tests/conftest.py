@@ -94,7 +94,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     # asked for here, so that they outlast whatever else the test uses
     url, namespace = request.getfixturevalue("redis_url"), request.getfixturevalue("namespace")
     yield
-    # a loop of our own, which pytest-asyncio does not get to see. No Runner: it asks for the handler of SIGINT, and after a
+    # a loop of our own, which pytest-asyncio does not see. No Runner: it asks for the handler of SIGINT, and after a
     # test that was cut off by its timeout, Python makes a text of that, with all tasks of the test: gigabytes
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(_check_left(url, namespace))
