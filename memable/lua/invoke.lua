@@ -16,11 +16,12 @@ if known[1] then
   if known[1] == life then return DONE end
   return known[2] == digest and ALREADY or CONFLICT
 end
--- else the new instance would be handed the old one's records
-redis.call('DEL', steps)
 local created_us = whole(now_us())
 redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'digest', digest,
   'created_us', created_us, 'entry', put_in_stream(stream, id))
+-- else the new instance would be handed the old one's records. Not first: a full Redis refuses a script by its first write,
+-- unless that is one that frees memory
+redis.call('DEL', steps)
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
 if redis.call('ZREM', expiry, name) == 1 then
   for _, index in ipairs({completed, failed, cancelled}) do redis.call('ZREM', index, id) end

@@ -21,7 +21,7 @@ from chaos.checker import judge
 from chaos.course import Plan
 from chaos.evidence import Evidence, Left
 from chaos.history import History
-from memable import App, Context
+from memable import App, Context, StorageError
 from memable.connection import Endpoint
 from memable.embedded import find_server
 from memable.runtime.lease import RENEWALS_PER_LEASE
@@ -231,3 +231,22 @@ async def test_what_was_acknowledged_outlives_the_kill_of_a_server_with_these_se
         async with memable.connect(url, app=app) as client:
             page = await client.list_instances(order)
     assert len(page.items) == 20
+
+
+async def test_a_full_server_with_these_settings_refuses_and_keeps_what_it_has(directory: Path) -> None:
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None: ...
+
+    with server_with(REDIS_CONF, directory) as admin:
+        async with memable.connect(f"unix://{directory / 's'}", app=app) as client:
+            await client.invoke(order, id="1")
+            keys = admin.dbsize()
+            admin.config_set("maxmemory", 1)
+            with pytest.raises(StorageError):
+                await client.invoke(order, id="2")
+            assert admin.dbsize() == keys
+            admin.config_set("maxmemory", 0)
+            assert not (await client.invoke(order, id="1")).created
+            assert (await client.invoke(order, id="2")).created
