@@ -96,16 +96,26 @@ async def leader_of(stage: Stage) -> bytes | None:
     return None if said is None else said.split()[0]
 
 
+async def settled_leader(stage: Stage) -> bytes:
+    """The token of who leads, when it has led for so long that it gives way to nobody."""
+    (partition,) = stage.keys.partitions
+
+    async def is_settled() -> bool:
+        said: bytes | None = await stage.command("GET", partition.leader)
+        return said is not None and len(said.split()) == 1
+
+    await until(is_settled, "a leader that is not new")
+    token = await leader_of(stage)
+    assert token is not None
+    return token
+
+
 @asynccontextmanager
 async def leading_process(directory: Path, stage: Stage, url: str, namespace: str) -> AsyncIterator[WorkerProcess]:
     """A worker that leads, and runs none of the workflows of this file: its death ends nothing but its lead."""
     environment = {"MEMABLE_NAMESPACE": namespace, "MEMABLE_LEASE": str(LEASE_S)}
     async with WorkerProcess(directory, url, **environment) as worker:
-
-        async def leads() -> bool:
-            return await leader_of(stage) is not None
-
-        await until(leads, "a leader")
+        await settled_leader(stage)
         yield worker
 
 
@@ -211,6 +221,7 @@ async def test_a_leader_that_stops_in_the_middle_of_its_work_finds_it_done_when_
         first = engine(redis_url, namespace)
         async with first:
             if what == FIRE:
+                await settled_leader(stage)
                 await overdue_alarms(client, stage, count)
             # it has read what is to be done, and has done nothing yet
             await until(lambda: bool(asked), "the first leader at work")
