@@ -242,7 +242,8 @@ class ScriptConnection:
         self._wire = wire
         self._loaded.clear()
         self._heard_at_s = self._opened_at_s = self._loop.time()
-        self.connected_at_s = time.monotonic()
+        # to a server that refuses what waits, connecting is no return: the first answer tells
+        self.connected_at_s = None if self._trouble is not None and self._waiting else time.monotonic()
         if not self._waiting:
             self._announce_return()
         self._flush()

@@ -59,6 +59,11 @@ class Intake:
         self._rotation = 0
         self._trouble: str | None = None
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it can take work: the last read was served, or none is to be made now."""
+        return self._trouble is None or not self._is_reading
+
     def look_again(self) -> None:
         """A slot may be free."""
         self._go_on.set()
@@ -118,7 +123,7 @@ class Intake:
                 with suppress(StorageError):
                     await self.create_groups()
         except StorageError:
-            pass  # the reader has logged it, and waits before it connects again
+            self._trouble = "away"  # the reader has logged it, and waits before it connects again
         else:
             self._trouble = None
             for stream, entries in reply or ():

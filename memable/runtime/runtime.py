@@ -78,6 +78,7 @@ class Runtime:
             bool(self._loops)
             and not self._is_stopping
             and self._connection.is_healthy
+            and self._intake.is_well
             and not any(loop.done() for loop in self._loops)
         )
 

@@ -215,7 +215,7 @@ async def test_a_refusal_is_waited_out(
                 assert loop.time() - begun_s < GIVE_UP_S + 10
                 await asyncio.sleep(LASTS_S - GIVE_UP_S)
             # connected anew to one that is read-only, it looks well until the first refusal
-            assert health(tmp_path)[changes:].count("green") <= 1
+            assert health(tmp_path)[changes:].count("green") == 0
         await all_done(invocations, tmp_path)
         await until(lambda: health(tmp_path)[-1] == "green", "the worker well")
         assert (await client.invoke(errands.wait, "accepted")).created
@@ -292,3 +292,34 @@ async def test_a_worker_outlives_the_loss_of_everything(
                 return False
 
             await until(is_announced, "the workflows announced anew")
+
+
+@asynccontextmanager
+async def no_right_to_read(_: TemporaryServer, admin: redis.Redis, __: Path) -> AsyncIterator[None]:
+    cast("Any", admin).execute_command("ACL", "SETUSER", "default", "-xreadgroup")
+    yield
+    cast("Any", admin).execute_command("ACL", "SETUSER", "default", "+xreadgroup")
+
+
+@asynccontextmanager
+async def no_stream(_: TemporaryServer, admin: redis.Redis, __: Path) -> AsyncIterator[None]:
+    (partition,) = Keys("memable", partitions=1).partitions
+    admin.set(partition.stream("wait"), "no stream")
+    yield
+    admin.delete(partition.stream("wait"))
+
+
+@pytest.mark.parametrize("fault", [no_right_to_read, no_stream])
+async def test_a_worker_that_can_take_no_work_is_unwell(
+    server: TemporaryServer, errand_worker: Started, client: Client, admin: redis.Redis, tmp_path: Path, fault: Fault
+) -> None:
+    async with errand_worker() as process:
+        await until(lambda: health(tmp_path)[-1:] == ["green"], "the worker well")
+        async with fault(server, admin, tmp_path):
+            await until(lambda: health(tmp_path)[-1] == "red", "the worker unwell")
+            async with calmly(admin, process):
+                await asyncio.sleep(LASTS_S)
+            assert health(tmp_path)[-1] == "red"
+        await until(lambda: health(tmp_path)[-1] == "green", "the worker well")
+        (tmp_path / "go").touch()
+        assert len(await (await client.invoke(errands.wait, "x")).result(timeout=30)) == 2
