@@ -472,7 +472,7 @@ def _said(level: str, message: str, traceback: str = "", at_s: float | None = 30
         (_said("error", "mend/job-3 failed"), "level error: mend/job-3 failed"),
         (_said("", "Exception in thread", at_s=None), "worker 8 wrote past its log: Exception in thread"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_errors_and_tracebacks_in_a_log_are_complaints_unless_they_are_explained(
     alter: Callable[[Evidence], Evidence], complaint: str | None
