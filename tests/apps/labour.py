@@ -15,6 +15,7 @@ import memable
 from memable import App, Context, PermanentError, RetryPolicy, current_step
 
 SPARE_TIMER_S = 0.5
+PACES = 10
 
 app = App()
 
@@ -176,6 +177,19 @@ async def errand(ctx: Context, name: str) -> int:
     await ctx.timer("rest:v1", timedelta(seconds=0.02))
     await ctx.step("buy:v1", fail_at_first, name, False, retry=RetryPolicy.fixed(3, 0.05))
     return await ctx.step("return:v1", tell, f"{name}-return")
+
+
+async def pace(name: str) -> None:
+    tell(name)
+    await asyncio.sleep(0.05)
+
+
+@app.workflow("walk")
+async def walk(ctx: Context, name: str) -> str:
+    """Short steps, so that whatever becomes of its workers it gets on."""
+    for number in range(PACES):
+        await ctx.step(f"pace-{number}", pace, f"{name}-pace-{number}")
+    return name
 
 
 @app.workflow("clock")

@@ -24,19 +24,19 @@ class Crew:
         self, directory: Path, url: str, namespace: str, *, client: Client, connection: ScriptConnection
     ) -> None:
         self.client, self.connection = client, connection
-        self._directory, self._url, self._namespace = directory, url, namespace
+        self.directory, self._url, self._namespace = directory, url, namespace
 
     def worker(self, *command: str, **settings: object) -> WorkerProcess:
         """A process to start; `lease=1` is MEMABLE_LEASE=1, and NAMES in capitals stay what they are."""
         named = {name if name.isupper() else f"MEMABLE_{name.upper()}": str(value) for name, value in settings.items()}
         command = command or ("-m", "arq", "tests.apps.labour.WorkerSettings")
-        return WorkerProcess(self._directory, self._url, *command, MEMABLE_NAMESPACE=self._namespace, **named)
+        return WorkerProcess(self.directory, self._url, *command, MEMABLE_NAMESPACE=self._namespace, **named)
 
     # ── what was told ────────────────────────────────────────────────────────────────────────────────────────────
 
     def ledger(self) -> list[tuple[str, int]]:
         """Name and process of every call, in order."""
-        ledger = self._directory / "ledger"
+        ledger = self.directory / "ledger"
         lines = ledger.read_text().split("\n")[:-1] if ledger.exists() else []
         return [(name, int(pid)) for name, pid in (line.split(" ") for line in lines)]
 
@@ -53,7 +53,7 @@ class Crew:
 
     def let_go_on(self, *processes: WorkerProcess) -> None:
         for process in processes:
-            (self._directory / f"{process.pid}.go").touch()
+            (self.directory / f"{process.pid}.go").touch()
 
     def stop(self, process: WorkerProcess) -> None:
         process.process.send_signal(signal.SIGSTOP)
