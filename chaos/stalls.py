@@ -7,8 +7,12 @@ A **stall** is the time from there to the next sign of life: a later run, what t
 step, the end. It may last a lease and `BEYOND_LEASE_S`: that is for the leader to see that a lease is over, and for a
 worker to begin. It counts from the last fault that hit the instance, whoever had it by then, or, while somebody had it,
 the leader of its partition: who was to recover it is gone, and a lead lasts a lease. The server's own downtime does not
-count, nor does the time for which an instance blocks the event loop of the worker that has it. Nothing else is an
-excuse; in particular no fault of other workers is one, nor of the leader while the instance waits in its stream.
+count, nor does the time for which an instance blocks the event loop of the worker that has it.
+
+Nobody may recover before having been there, in peace, for a lease: after an outage everything looks abandoned. If an
+instance is still to be recovered a lease after the last fault, and there is no such worker in the whole fleet, it
+counts from when the first of them was left in peace. Nothing else is an excuse; in particular no fault of other workers
+is one, nor of the leader while the instance waits in its stream.
 
 An instance that has lost `SUSPECT_FROM` workers in a row runs alone in the next (runtime/solitude.py). For that it may
 wait `SUSPECT_WAITS_LEASES` longer; its stalls have a line of their own.
@@ -105,6 +109,7 @@ class Stalls:
         return delivery.at_s <= fault.until_s and self._until_s[name, delivery.at_s] > fault.at_s + TOLERANCE_S
 
     def _stall(self, name: str, delivery: Delivery, fault: Fault, hit_s: float) -> Stall:
+        deliveries = self._seen.history.deliveries[name]
         moved = min(
             (
                 sign
@@ -117,6 +122,9 @@ class Stalls:
             key=lambda sign: sign.at_s,
         )
         from_s = max([hit_s, *self._restarts(name, hit_s, moved.at_s, but=fault)])
+        abandoned_s = from_s + self._seen.lease_s
+        if any(each.at_s <= abandoned_s < self._until_s[name, each.at_s] for each in deliveries):
+            from_s = max(from_s, min(self._manned_s(abandoned_s), moved.at_s) - self._seen.lease_s)
         run = delivery.run if moved.run is None else moved.run
         losses = 0 if run is None else self._seen.history.losses.get(name, {}).get(run, 0)
         return Stall(name, fault, moved.at_s - hit_s, moved.at_s - from_s, losses >= SUSPECT_FROM)
@@ -133,10 +141,36 @@ class Stalls:
             for delivery in self._seen.history.deliveries[name]:
                 if delivery.at_s >= to_s:
                     continue
-                if (hit_s := self._hit_s(fault, name, delivery)) is not None:
-                    yield min(hit_s, to_s)
-                elif fault in self._at_leaders[partition] and self._overlap(fault, name, delivery):
+                if not self._overlap(fault, name, delivery):
+                    continue
+                if fault.pid == delivery.pid:
+                    until_s = min(fault.until_s, self._until_s[name, delivery.at_s], to_s)
+                    yield until_s if fault.kind in _WHOLE else max(fault.at_s, delivery.at_s)
+                elif fault in self._at_leaders[partition]:
                     yield fault.at_s
+
+    def _manned_s(self, from_s: float) -> float:
+        """The first moment from then on at which some worker has been left in peace for a lease."""
+        ready_s = ((max(begin_s + self._seen.lease_s, from_s), end_s) for begin_s, end_s in self._peaces)
+        return min((at_s for at_s, end_s in ready_s if at_s < end_s), default=float("inf"))
+
+    @cached_property
+    def _peaces(self) -> Sequence[tuple[float, float]]:
+        """From when until when a worker was at work, and no fault hit it or the server."""
+        started_s: dict[int, float] = {}
+        for line in self._seen.ledger:
+            if line.what is What.MAY_LEAD:
+                started_s.setdefault(line.pid, line.at_s)
+        peaces = []
+        for pid, at_work_s in started_s.items():
+            begin_s = at_work_s
+            gone_s = self._seen.gone_s.get(pid, float("inf"))
+            for fault in sorted(self._seen.faults, key=lambda fault: fault.at_s):
+                if (fault.pid == pid or fault.kind is Kind.SERVER) and fault.until_s > begin_s:
+                    peaces.append((begin_s, min(fault.at_s, gone_s)))
+                    begin_s = fault.until_s
+            peaces.append((begin_s, gone_s))
+        return peaces
 
     @cached_property
     def _until_s(self) -> Mapping[tuple[str, float], float]:

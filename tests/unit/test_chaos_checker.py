@@ -371,12 +371,28 @@ def test_a_suspect_may_wait_a_lease_longer_and_no_more() -> None:
     assert stalls(suspect, beyond_lease_s=-2.1) == [FOUR.replace("ask/job-1", "ask/job-1, a suspect,")]
 
 
+def test_while_no_worker_has_been_left_in_peace_for_a_lease_nobody_can_recover() -> None:
+    def cut(at_s: float, pid: int) -> Callable[[Evidence], Evidence]:
+        return _faults(Fault(Kind.CUT_ALL, at_s, at_s, pid))
+
+    nobody_led = _in_history(lambda history: history.leads.clear())
+    carol = cut(10.7, CAROL)
+    assert stalls(nobody_led, carol) == [FOUR]
+    assert stalls(nobody_led, cut(10.6, BOB)) == [FOUR]
+    assert stalls(nobody_led, carol, cut(10.6, BOB)) == []  # from 13.6 on Bob may recover it
+    assert stalls(nobody_led, carol, cut(10.4, BOB)) == [FOUR.replace("4.0", "3.6")]
+    handed_back = _delivered(ASK, Delivery(8.9, ALICE, 1, 10.5), Delivery(13.6, BOB, 2, 16.0))
+    assert stalls(nobody_led, carol, cut(10.6, BOB), handed_back) == [FOUR]
+
+
 def test_neighbours_of_what_blocks_their_loop_may_wait_for_as_long_as_it_does() -> None:
     def blocked(until_s: float) -> Callable[[Evidence], Evidence]:
         return _all(lambda seen: replace(seen, faults=[Fault(Kind.BLOCK, 10.0, until_s, ALICE)]))
 
     assert stalls(blocked(10.6)) == []
     assert stalls(blocked(10.4)) == ["ask/job-1 did not move for 3.6 s after event loop blocked by an instance 7"]
+    had = [Delivery(8.9, ALICE, 1, 10.1), Delivery(10.1, CAROL, None, 10.8), Delivery(13.6, BOB, 2, 16.0)]
+    assert stalls(_delivered(ASK, *had), _faults(Fault(Kind.BLOCK, 10.2, 16.0, CAROL))) == []
 
 
 # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
