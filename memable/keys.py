@@ -14,7 +14,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
 | `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
 | `ns:{p}:control:WORKER`  | channel | to the worker that holds an instance: it has news     | –                      |
-| `ns:{p}:wake`            | channel | to the leader: a timer is due earlier than all before | –                      |
+| `ns:{p}:wake`            | channel | a timer is due before all others, or nobody leads     | –                      |
 | `ns:workflows`           | hash    | announced workflows: name -> JSON with schemas        | for ever               |
 | `ns:workers`             | zset    | live workers by the time in ms of their last sign     | trimmed by the workers |
 | `ns:meta`                | hash    | `layout` version and number of `partitions`           | for ever               |

@@ -518,7 +518,7 @@ class Store:
 
     async def resign(self, partition: Partition, token: str) -> None:
         """Let another worker lead at once."""
-        await self.connection.call(_RESIGN, _RESIGN.bind(leader=partition.leader, token=token))
+        await self.connection.call(_RESIGN, _RESIGN.bind(leader=partition.leader, token=token, wake=partition.wake))
 
     async def beat(self, worker: str, stale_ms: int) -> None:
         """Show that a worker lives."""

@@ -17,7 +17,7 @@ _log = logging.getLogger("memable.intake")
 
 _BLOCK_MS = 2000
 _BLOCK_SOME_MS = 50
-"""While fewer slots are free than there are streams, only some streams are read, in turn."""
+"""While fewer slots are free than there are streams, only some streams are read in turn, and waited for so long."""
 
 _UNBLOCK_S = 0.05
 
@@ -57,6 +57,8 @@ class Intake:
         self._wish_for_quiet = 0
         self._is_reading = False
         self._rotation = 0
+        self._empty_handed = 0
+        """How many streams were looked at in a row, without waiting, that had nothing."""
         self._trouble: str | None = None
 
     @property
@@ -133,15 +135,24 @@ class Intake:
                         self._begin(partition, workflow, instance_id, entry.decode())
 
     async def _read(self, free: int) -> Any:
-        """Ask for no more than the free slots: COUNT is per stream."""
+        """Ask for no more than the free slots: COUNT is per stream, so with few slots only some streams are read."""
         streams = list(self._streams)
-        at = self._rotation = (self._rotation + 1) % len(streams)
-        streams = (streams[at:] + streams[:at])[:free]
-        block_ms = _BLOCK_MS if len(streams) == len(self._streams) else _BLOCK_SOME_MS
-        return await self._reader.read(
-            *("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", max(1, free // len(streams)), "BLOCK", block_ms),
-            *("STREAMS", *streams, *(">" for _ in streams)),
+        many, some = len(streams), min(free, len(streams))
+        at = self._rotation % many
+        self._rotation = at + (some if some < many else 1)
+        if some == many:
+            block: tuple[Any, ...] = ("BLOCK", _BLOCK_MS)
+        elif self._empty_handed >= many:
+            block = ("BLOCK", _BLOCK_SOME_MS)
+        else:
+            block = ()  # another stream may be full of work: none is waited for before all have been looked at
+        reply = await self._reader.read(
+            *("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", max(1, free // some), *block),
+            *("STREAMS", *(streams[at:] + streams[:at])[:some], *some * (">",)),
         )
+        # after each wait all are looked at again: else work would find a free slot only in its stream's turn to wait
+        self._empty_handed = 0 if reply or block else self._empty_handed + some
+        return reply
 
     async def create_groups(self) -> None:
         """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
