@@ -57,6 +57,10 @@ class Draft(NamedTuple):
         fields = {"class": type(error).__name__, "fields": vars(error)}
         return cls(_head(StepState.FAILED, kind, "", attempts), _ERROR + to_json(fields) + b"}")
 
+    def is_recorded_in(self, raw: bytes) -> bool:
+        """Whether `raw` is this draft with its times: it was written by a call whose reply was lost."""
+        return raw.startswith(self.head + b",") and raw.endswith(self.tail)
+
     @staticmethod
     def suspended(kind: StepKind, tag: str) -> bytes:
         """The head of an open point's record."""

@@ -22,9 +22,10 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
 made by invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `progress` (what `set_status` said last),
 `waiting` (keys of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and
-its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the token of the last resume), `news`
-(signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt` (runs
-started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `created_us`,
+its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
+a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
+`news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
+(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `created_us`,
 `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and

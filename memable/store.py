@@ -57,6 +57,12 @@ class Held:
     lease: str
     known: str = ""
     """The last key whose record Redis has shown to this run: if that is gone, Redis has lost a part of its history."""
+    turn: int = 0
+    """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
+
+    def next_turn(self) -> int:
+        self.turn += 1
+        return self.turn
 
 
 class Claim(NamedTuple):
@@ -288,9 +294,7 @@ class Store:
             life.decode(), input, progress.decode(), int(attempt), int(started_ms), int(recoveries), pairs(steps)
         )
 
-    async def record(
-        self, held: Held, key: str, draft: Draft, elapsed_ms: float, withdrawn: Sequence[str] = ()
-    ) -> bytes | None:
+    async def record(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
         """Write a step's record once; the record that is there already, else nothing. `LeaseLost`."""
         keys = held.keys
         answer, *there = await self.connection.call(
@@ -298,15 +302,12 @@ class Store:
             _RECORD.bind(
                 instance=keys.instance,
                 steps=keys.steps,
-                timers=keys.timers,
-                name=keys.name,
                 lease=held.lease,
                 known=held.known,
                 key=key,
                 head=draft.head,
                 tail=draft.tail,
                 elapsed_ms=round(elapsed_ms),
-                withdrawn=withdrawn,
             ),
         )
         if answer < 0:
@@ -326,7 +327,7 @@ class Store:
                 name=keys.name,
                 lease=held.lease,
                 known=held.known,
-                **self._opening(keys.partition, points, withdrawn),
+                **self._opening(held, points, withdrawn),
             ),
         )
         if answer < 0:
@@ -354,7 +355,7 @@ class Store:
                 entry=held.entry,
                 message=message,
                 events=keys.events,
-                **self._opening(keys.partition, points, withdrawn),
+                **self._opening(held, points, withdrawn),
             ),
         )
         if answer < 0:
@@ -427,7 +428,13 @@ class Store:
         keys = held.keys
         answer = await self.connection.call(
             _SET_STATUS,
-            _SET_STATUS.bind(instance=keys.instance, lease=held.lease, progress=progress, events=keys.events),
+            _SET_STATUS.bind(
+                instance=keys.instance,
+                lease=held.lease,
+                turn=held.next_turn(),
+                progress=progress,
+                events=keys.events,
+            ),
         )
         if answer < 0:
             raise _refuse(answer, keys)
@@ -544,13 +551,14 @@ class Store:
         }
 
     @staticmethod
-    def _opening(partition: Partition, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, Any]:
+    def _opening(held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, Any]:
         """What every script that opens points takes."""
         flat: list[lua.Argument] = list(withdrawn)
         for point in points:
             flat.extend(point.arguments())
         return {
-            "wake": partition.wake,
+            "turn": held.next_turn(),
+            "wake": held.keys.partition.wake,
             "fired_head": FIRED.head,
             "fired_tail": FIRED.tail,
             "withdrawn_count": len(withdrawn),

@@ -1,20 +1,24 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, points, open, knowledge
--- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go
+-- USES  time, state, points, open, turn, knowledge
+-- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
--- ARGV  id, name, lease, known, entry, message, events, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
+-- ARGV  id, name, lease, known, entry, message, events, turn, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
 -- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
--- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
-local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version')
+-- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way. One that goes on: by `turn`, as `open`
+local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version', 'turn')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
-local points = take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points)
-local satisfied = open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points)
+local repeated = is_repeated(turn, held[5])
+local points, has_withdrawn =
+  take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points, repeated)
+local satisfied, has_opened =
+  open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points, repeated)
 if #satisfied > 1 then
+  if has_withdrawn or has_opened then redis.call('HSET', instance, 'turn', turn) end
   satisfied[1] = SATISFIED
   return satisfied
 end

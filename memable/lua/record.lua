@@ -2,14 +2,12 @@
 -- USES  time, points, knowledge
 -- KEYS  instance  hash  lease, recoveries
 -- KEYS  steps     hash  step key -> record
--- KEYS  timers    zset  those of withdrawn points
--- ARGV  name, lease, known, key, head, tail, elapsed_ms, withdrawn...
+-- ARGV  lease, known, key, head, tail, elapsed_ms
 -- RETURNS  DONE written | ALREADY and the record that is there | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `lease` and what is recorded: ALREADY, with the same record
 local held = redis.call('HMGET', instance, 'lease', 'recoveries')
 if held[1] ~= lease then return {LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
-for _, point in ipairs(withdrawn) do withdraw_point(instance, steps, timers, name, point) end
 local now = now_ms()
 if redis.call('HSETNX', steps, key, timed(head, whole(now - elapsed_ms), whole(now), tail)) == 0 then
   return {ALREADY, redis.call('HGET', steps, key)}

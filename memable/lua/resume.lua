@@ -11,11 +11,11 @@
 -- KEYS  cancelled  zset
 -- ARGV  id, name, token, events
 -- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | UNKNOWN instance
--- RETRY  by `resumed_by`, the token of the last resume: DONE, whatever has become of the instance since
+-- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
 local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return UNKNOWN end
-if known[2] == token then return DONE end
+if string.find(known[2] or '', token, 1, true) then return DONE end
 if not from then return ALREADY end
 for key in string.gmatch(known[3] or '', '[^\n]+') do
   -- with who completed it: a point that opens again would answer every signal as superseded
@@ -25,5 +25,7 @@ redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', '
 redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
 redis.call('ZREM', expiry, name)
-queue(instance, stream, id, from, queued, events, {'resumed_by', token})
+-- others may resume before a retry comes. Tokens are of one length, one a line, the newest first
+local tokens = known[2] and token .. '\n' .. known[2] or token
+queue(instance, stream, id, from, queued, events, {'resumed_by', string.sub(tokens, 1, 16 * (#token + 1) - 1)})
 return DONE

@@ -1,10 +1,11 @@
 -- set_status: say what a running instance is doing.
--- USES  time, state
--- KEYS  instance  hash  progress, message
--- ARGV  lease, progress, events
+-- USES  time, state, turn
+-- KEYS  instance  hash  progress, message, said
+-- ARGV  lease, turn, progress, events
 -- RETURNS  DONE said | LEASE_LOST this run is over
--- RETRY  by `lease`: said again
-local known = redis.call('HMGET', instance, 'lease', 'version')
+-- RETRY  by `said`, the `turn` of the run's last set_status: DONE, and nothing is said again
+local known = redis.call('HMGET', instance, 'lease', 'version', 'said')
 if known[1] ~= lease then return LEASE_LOST end
-set_state(instance, known[2], 'running', progress, events, {'progress', progress})
+if is_repeated(turn, known[3]) then return DONE end
+set_state(instance, known[2], 'running', progress, events, {'progress', progress, 'said', turn})
 return DONE

@@ -150,7 +150,7 @@ class Run:
         self._checker: asyncio.Task[None] | None = None
         self._parking: asyncio.Future[None] | None = None
         self._stirred: asyncio.Future[None] | None = None
-        self._collecting: asyncio.Task[None] | None = None
+        self._has_news = False
         self._last_event_s = time.monotonic()
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
@@ -230,7 +230,7 @@ class Run:
             raise
         finally:
             self._lands()
-        if there is not None:
+        if there is not None and not end.draft.is_recorded_in(there):
             # this call was cancelled and made again: what was recorded first counts
             return self._hand_back("step", key, Record(there), StepKind.STEP, result)
         if end.failure is not None:
@@ -304,23 +304,21 @@ class Run:
         return codec.decode(record.result, f"the record of {what} {key!r} of {self.name}")
 
     async def _record(self, key: str, end: StepEnd) -> bytes | None:
-        withdrawn, self._withdrawn = self._withdrawn, []
-        recording = self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms, withdrawn)
         try:
-            return await recording
+            return await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms)
         except asyncio.CancelledError:
             # the call is on its way and cannot be taken back; asking again (record is idempotent) tells what is
             # recorded, and until then neither parking nor another call of this key may go ahead
             if self.over is None:
                 self._takes_off()
-                self._recordings[key] = self._do_outside(self._learn_recorded(key, end, withdrawn))
+                self._recordings[key] = self._do_outside(self._learn_recorded(key, end))
             raise
 
-    async def _learn_recorded(self, key: str, end: StepEnd, withdrawn: Sequence[str]) -> None:
+    async def _learn_recorded(self, key: str, end: StepEnd) -> None:
         try:
             there: bytes | None = None
             while there is None:  # written now, by the first time round: the second one reads it
-                there = await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms, withdrawn)
+                there = await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms)
             self._journal.add(key, there)
         finally:
             self._recordings.pop(key, None)
@@ -352,7 +350,7 @@ class Run:
             self._changed()
 
     def _give_up(self, wait: _Wait, *, was_open: bool) -> None:
-        """The author cancelled a wait: its point closes with the next transition, and waiting again opens it again."""
+        """The author cancelled a wait: the checker closes its point, and waiting again opens it again."""
         self._used.discard(wait.key)
         if wait.future.done() and not wait.future.cancelled():
             self._journal.add(wait.key, wait.future.result())  # it was completed in the same turn
@@ -378,8 +376,12 @@ class Run:
         self._tasks.life += 1
         if self._stirred is not None and not self._stirred.done():
             self._stirred.set_result(None)
-        if self._waits and self.over is None and not _is_busy(self._checker):
+        if self._has_points() and self.over is None and not _is_busy(self._checker):
             self._checker = self._do_outside(self._come_to_rest())
+
+    def _has_points(self) -> bool:
+        """Whether something is waited for, or was given up and has yet to be closed."""
+        return bool(self._waits or self._withdrawn)
 
     def _new_future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
@@ -398,19 +400,27 @@ class Run:
             self.stop(End.BROKEN)
 
     async def _come_to_rest(self) -> None:
-        """The checker. It lives while something is waited for and it has something to do; `_changed` starts it."""
+        """The checker. It lives while something is waited for and it has something to do; `_changed` starts it.
+
+        It alone opens points, withdraws them and parks, by one call at a time: of two on their way, Redis could refuse
+        the first for a while (OOM) and carry out the second, and what the first was to do would never be done.
+        """
         try:
             turns = 0
-            while self._waits and self.over is None:
+            while self._has_points() and self.over is None:
                 life = self._tasks.life
                 for _ in range(QUIET_TURNS):
                     await asyncio.sleep(0)
                 turns += QUIET_TURNS
-                if not self._waits or self.over is not None:
+                if not self._has_points() or self.over is not None:
                     return
                 unopened = [wait for key, wait in self._waits.items() if key not in self._opened]
-                if self._in_flight:
-                    if not unopened:
+                has_news, self._has_news = self._has_news, False
+                if has_news and len(unopened) < len(self._waits):
+                    await self._open(list(self._waits.values()))
+                    turns = 0
+                elif self._in_flight or not self._waits:
+                    if not (unopened or self._withdrawn):
                         return  # the end of the last call in flight starts another checker
                     await self._open(unopened)
                     turns = 0
@@ -422,7 +432,7 @@ class Run:
                     )
                     await self._park()
                 elif (foreign := self._tasks.foreign_wait()) is not None:
-                    if unopened:
+                    if unopened or self._withdrawn:
                         await self._open(unopened)
                     elif (left_s := self._grace_left_s()) > 0:
                         await self._stir_or_timeout(left_s)
@@ -458,7 +468,7 @@ class Run:
     # ── opening, parking, delivering ─────────────────────────────────────────────────────────────────────────────
 
     async def _open(self, waits: Sequence[_Wait]) -> None:
-        """Write points without parking, so that signals and timers find them already."""
+        """Without parking: let signals and timers find these points already, and no more those that were given up."""
         withdrawn, self._withdrawn = self._withdrawn, []
         self._opened.update(wait.key for wait in waits)
         self._deliver(await self._workshop.store.open(self.held, [wait.point() for wait in waits], withdrawn))
@@ -497,8 +507,8 @@ class Run:
 
     def on_news(self) -> None:
         """A signal or a timer completed a point of this run while it goes on."""
-        if self.over is None and not _is_busy(self._collecting):
-            self._collecting = self._do_outside(self._collect())
+        self._has_news = True
+        self._changed()
 
     def on_lease_lost(self) -> None:
         """Another worker has the instance, or may have it."""
@@ -509,14 +519,6 @@ class Run:
             return End.LOST
         _log.warning("%s: Redis has lost what this run had recorded; the instance goes on from what is left", self.name)
         return End.HANDED_BACK
-
-    async def _collect(self) -> None:
-        try:
-            waits = list(self._waits.values())
-            if waits:
-                await self._open(waits)
-        finally:
-            self._collecting = None
 
     def _confirm_lease(self) -> Awaitable[None] | None:
         return self._workshop.confirm_lease(self.held)

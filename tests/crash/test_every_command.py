@@ -131,7 +131,7 @@ async def bury(runtime: Runtime, mortal: MortalConnection) -> None:
         *runtime._loops,
         *runtime._carrying,
         *(leader._task for leader in runtime._leaders),
-        *(task for run in runs for task in (run._checker, run._collecting, run._progress_said)),
+        *(task for run in runs for task in (run._checker, run._progress_said)),
         *(task for run in runs for task in run._recordings.values()),
     ]
     tasks = [task for task in left if task is not None]

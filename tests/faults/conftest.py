@@ -36,3 +36,12 @@ async def stage(server: TemporaryServer) -> AsyncGenerator[Stage]:
     """What the workers of `worker` and the client of `client` see, to be played in by hand."""
     async with connected(server.url) as connection:
         yield Stage(Wiretap(connection), Keys("memable", partitions=1), Endpoint.from_url(server.url))
+
+
+@pytest.fixture
+async def own_stage(redis_url: str, namespace: str) -> AsyncGenerator[Stage]:
+    """This test's own namespace, played by hand, and in order when the test is over."""
+    async with connected(redis_url, give_up_after_s=20) as connection:
+        stage = Stage(Wiretap(connection), Keys(namespace, partitions=1), Endpoint.from_url(redis_url))
+        yield stage
+        await stage.check()

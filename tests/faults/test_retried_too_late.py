@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,23 +11,19 @@ from typing import Any
 import pytest
 
 from memable import App, Client, Context, Engine, PermanentError, Settings, Status
-from memable.connection import Endpoint
 from memable.errors import SignalRejected
-from memable.keys import InstanceKeys, Keys
+from memable.keys import InstanceKeys
 from memable.store import Held, LeaseLost, Store, new_token
 from tests.faults.losing import EachCall
 from tests.integration.connecting import connected
-from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, Wiretap, approval
+from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval
 from tests.proxy import Cut, Proxy
 from tests.worker_process import until
 
 
 @pytest.fixture
-async def stage(redis_url: str, namespace: str) -> AsyncIterator[Stage]:
-    async with connected(redis_url, give_up_after_s=20) as connection:
-        stage = Stage(Wiretap(connection), Keys(namespace, partitions=1), Endpoint.from_url(redis_url))
-        yield stage
-        await stage.check()
+def stage(own_stage: Stage) -> Stage:
+    return own_stage
 
 
 # ── one call, whatever its instance has come to meanwhile ────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ import pytest
 from memable import App, Context, Engine, Settings, Status
 from memable.runtime import run as run_module
 from memable.runtime.tasks import install_task_factory
+from tests.worker_process import until
 
 Author = Callable[[Context], Awaitable[Any]]
 
@@ -485,6 +486,78 @@ async def test_a_wait_that_the_author_cancels_closes_its_point_and_may_be_opened
                 break
         await instance.signal("q", 3)
         assert await instance.result(20) == [2, 3]
+
+
+async def test_a_wait_that_the_author_cancels_closes_its_point_while_a_step_is_in_flight(stage: Stage) -> None:
+    from memable import SignalRejected
+
+    is_open, go_on = asyncio.Event(), asyncio.Event()
+
+    async def changes_mind(ctx: Context) -> Any:
+        step = asyncio.ensure_future(ctx.step("a", go_on.wait, returns=bool))
+        p = asyncio.ensure_future(ctx.suspend("p"))
+        await is_open.wait()
+        p.cancel()
+        await asyncio.wait([p])
+        return await step
+
+    async with stage.engine(changes_mind) as engine:
+        instance = await engine.invoke("changes_mind", id="1")
+
+        async def waits_for(*keys: str) -> bool:
+            metadata = await instance.metadata()
+            return metadata is not None and metadata.waiting_on == list(keys)
+
+        await until(lambda: waits_for("p"), "the point is open")
+        is_open.set()
+        await until(waits_for, "the point is closed")
+        with pytest.raises(SignalRejected):
+            await instance.signal("p", 1)
+        go_on.set()
+        assert await instance.result(20)
+
+
+async def test_a_run_opens_points_by_one_call_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two on their way Redis could refuse the first for a while (OOM), and ignore it once the second was there."""
+    on_their_way: list[int] = []
+    is_open, has_news, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def busy(ctx: Context) -> list[Any]:
+        async def waits() -> Any:
+            value = await ctx.suspend("p")
+            go_on.set()
+            return value
+
+        return list(await asyncio.gather(waits(), ctx.step("a", go_on.wait, returns=bool)))
+
+    async with stage.engine(busy) as engine:
+        store = engine._runtime._store
+        open_points, hear = store.open, run_module.Run.on_news
+
+        async def slow_open(*arguments: Any) -> Any:
+            on_their_way.append(1 if not on_their_way else on_their_way[-1] + 1)
+            try:
+                satisfied = await open_points(*arguments)
+                is_open.set()
+                await has_news.wait()
+                for _ in range(50):  # more than enough to send another call
+                    await asyncio.sleep(0)
+                return satisfied
+            finally:
+                on_their_way.append(on_their_way[-1] - 1)
+
+        def hear_news(run: Any) -> None:
+            hear(run)
+            has_news.set()
+
+        monkeypatch.setattr(store, "open", slow_open)
+        monkeypatch.setattr(run_module.Run, "on_news", hear_news)
+        instance = await engine.invoke("busy", id="1")
+        await is_open.wait()
+        await instance.signal("p", 1)
+        # the news that came while the first call was on its way are read by the second
+        assert await instance.result(20) == [1, True]
+    assert on_their_way == [1, 0, 1, 0]
 
 
 async def test_a_run_that_awaits_a_task_of_another_run_fails_with_a_message(stage: Stage) -> None:

@@ -41,6 +41,8 @@ _KNOWN = frozenset(
         "attempt",
         "recoveries",
         "alone",
+        "turn",
+        "said",
         "created_us",
         "started_ms",
         "completed_ms",

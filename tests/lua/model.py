@@ -34,7 +34,9 @@ class Instance:
     lease: str | None = None
     worker: str | None = None
     rested_by: str | None = None
-    resumed_by: str | None = None
+    resumes: list[str] = field(default_factory=list)
+    turn: int = 0
+    said: int = 0
     failed_keys: Sequence[str] = ()
     records: dict[str, tuple[StepKind, bytes]] = field(default_factory=dict)
     open: dict[str, StepKind] = field(default_factory=dict)
@@ -48,12 +50,23 @@ class Instance:
 
     def drop_lease(self, ended_itself: str | None) -> None:
         self.entry = self.lease = self.worker = None
-        self.news, self.rested_by = 0, ended_itself
+        self.news, self.turn, self.said, self.rested_by = 0, 0, 0, ended_itself
 
     def withdraw(self, keys: Iterable[str]) -> None:
         for key in list(keys):
             self.open.pop(key, None)
             self.deadlines.pop(key, None)
+
+    def change_points(self, points: Sequence[Point], withdrawn: Sequence[str], turn: int) -> list[str]:
+        """Unless this is a call made again. The keys of points that are completed."""
+        if turn > self.turn:
+            before = set(self.open)
+            self.withdraw(withdrawn)
+            withdrawn_ones, there = before - self.open.keys(), set(self.open)
+            self.open_points(points)
+            if withdrawn_ones or self.open.keys() - there:
+                self.turn = turn
+        return [point.key for point in points if point.key in self.records]
 
     def complete(self, key: str, by: str, result: bytes) -> None:
         self.records[key] = (self.open[key], result)
@@ -64,21 +77,17 @@ class Instance:
         elif self.lease is not None:
             self.news += 1
 
-    def open_points(self, points: Sequence[Point]) -> list[str]:
-        satisfied: list[str] = []
+    def open_points(self, points: Sequence[Point]) -> None:
         for point in points:
             if point.key in self.open:
                 continue
             if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
                 self.records[point.key] = (StepKind.TIMER, b"null")
                 self.by[point.key] = "timer"
-            if point.key in self.records:
-                satisfied.append(point.key)
-            else:
+            if point.key not in self.records:
                 self.open[point.key] = point.kind
                 if point.after_ms is not None:
                     self.deadlines[point.key] = False
-        return satisfied
 
     def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
         self.withdraw(self.open)
@@ -122,31 +131,28 @@ class Model:
             instance.change(Status.RUNNING, instance.progress)
         return Answer.DONE
 
-    def record(self, held: Held, key: str, result: bytes, withdrawn: Sequence[str]) -> Answer:
+    def record(self, held: Held, key: str, result: bytes) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
-        instance.withdraw(withdrawn)
         if key in instance.records or key in instance.open:
             return Answer.ALREADY
         instance.records[key] = (StepKind.STEP, result)
         instance.recoveries = 0
         return Answer.DONE
 
-    def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> Answer:
+    def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], turn: int) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
-        instance.withdraw(withdrawn)
-        instance.open_points(points)
+        instance.change_points(points, withdrawn, turn)
         return Answer.DONE
 
-    def park(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str) -> Answer:
+    def park(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str, turn: int) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return self._over(held)
-        instance.withdraw(withdrawn)
-        if instance.open_points(points):
+        if instance.change_points(points, withdrawn, turn):
             return Answer.SATISFIED
         instance.drop_lease(held.lease)
         instance.recoveries = 0
@@ -170,12 +176,13 @@ class Model:
         instance.change(Status.QUEUED)
         return Answer.DONE
 
-    def set_status(self, held: Held, progress: str) -> Answer:
+    def set_status(self, held: Held, progress: str, turn: int) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
-        instance.progress = progress
-        instance.change(Status.RUNNING, progress)
+        if turn > instance.said:
+            instance.progress, instance.said = progress, turn
+            instance.change(Status.RUNNING, progress)
         return Answer.DONE
 
     def renew(self, held: Held) -> int:
@@ -225,14 +232,15 @@ class Model:
         instance = self.instances.get(name)
         if instance is None:
             return Answer.UNKNOWN
-        if instance.resumed_by == token:
+        if token in instance.resumes:
             return Answer.DONE
         if not instance.status.is_at_rest:
             return Answer.ALREADY
         for key in instance.failed_keys:
             instance.records.pop(key, None)
             instance.by.pop(key, None)
-        instance.failed_keys, instance.recoveries, instance.resumed_by = (), 0, token
+        instance.failed_keys, instance.recoveries = (), 0
+        instance.resumes = [token, *instance.resumes][:16]
         instance.change(Status.QUEUED)
         return Answer.DONE
 
@@ -256,15 +264,20 @@ class Model:
             assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys()
 
 
+_NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
+_TOKENS = ("lease", "worker", "rested_by", "entry")
+
+
 def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
-    numbers = {name: int(fields.get(name, 0)) for name in ("version", "attempt", "recoveries", "news")}
+    numbers = {name: int(fields.get(name, 0)) for name in _NUMBERS}
     texts = {name: fields.get(name, "") for name in ("status", "message", "progress", "life", "digest", "failed_keys")}
-    tokens = {name: fields.get(name) for name in ("lease", "worker", "rested_by", "resumed_by", "entry")}
+    tokens = {name: fields.get(name) for name in _TOKENS}
     records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
     return {
         **numbers,
         **texts,
         **tokens,
+        "resumes": fields["resumed_by"].split("\n") if "resumed_by" in fields else [],
         "open": fields["waiting"].split("\n") if "waiting" in fields else [],
         "kinds": {key: record.kind for key, record in records.items() if record.is_open},
         "records": {key: (record.kind, record.result) for key, record in records.items() if not record.is_open},
@@ -273,10 +286,9 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
 
 
 def _expected(instance: Instance) -> dict[str, object]:
-    names = ("version", "attempt", "recoveries", "news", "message", "progress", "life", "digest")
-    tokens = ("lease", "worker", "rested_by", "resumed_by", "entry")
+    names = (*_NUMBERS, *_TOKENS, "message", "progress", "life", "digest", "resumes")
     return {
-        **{name: getattr(instance, name) for name in (*names, *tokens)},
+        **{name: getattr(instance, name) for name in names},
         "status": str(instance.status),
         "failed_keys": "\n".join(instance.failed_keys),
         "open": list(instance.open),

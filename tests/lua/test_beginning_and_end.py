@@ -233,27 +233,6 @@ async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
     assert stage.answered() is Answer.ALREADY
 
 
-async def test_a_record_withdraws_points_also_when_it_was_there_already(stage: Stage) -> None:
-    held = await stage.run()
-    await stage.store.record(held, "charge", STEP, 1)
-    await stage.store.open(held, [approval("a"), approval("b"), timer(after_ms=1e9)], [])
-    await stage.store.record(held, "charge", STEP, 1, ["a", "cooling-off"])
-    fields = await stage.fields(held.keys)
-    assert fields["waiting"] == "b"
-    await stage.store.record(held, "ship", STEP, 1, ["b"])
-    assert "waiting" not in await stage.fields(held.keys)
-
-
-async def test_a_point_that_was_completed_is_withdrawn_no_more(stage: Stage) -> None:
-    held = await stage.run()
-    await stage.store.open(held, [approval()], [])
-    await stage.store.signal(held.keys, "approval", "s1", YES)
-    await stage.store.record(held, "charge", STEP, 1, ["approval"])
-    record = await stage.record(held.keys, "approval")
-    assert record is not None
-    assert record.result == b"true"
-
-
 async def test_an_open_point_is_not_overwritten_by_a_step(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval("charge")], [])
@@ -267,7 +246,7 @@ async def test_a_run_that_is_over_records_and_says_nothing(stage: Stage) -> None
     await stage.claimed_by_another(held.keys)
     before = await stage.check()
     with pytest.raises(LeaseLost):
-        await stage.store.record(held, "charge", STEP, 1, ["approval"])
+        await stage.store.record(held, "charge", STEP, 1)
     assert stage.answered() is Answer.LEASE_LOST
     with pytest.raises(LeaseLost):
         await stage.store.set_status(held, "charging")

@@ -52,7 +52,7 @@ async def test_so_is_one_that_has_seen_a_signal_which_is_gone(stage: Stage, oper
 async def test_what_was_withdrawn_is_no_loss(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval("a")], [])
-    await stage.store.record(held, "charge", STEP, 1, ["a"])
+    await stage.store.open(held, [], ["a"])
     for operate in OPERATIONS.values():
         await operate(stage, held)
         if await stage.status(held.keys) is Status.SUSPENDED:

@@ -41,6 +41,15 @@ async def test_a_point_that_is_open_keeps_its_first_deadline(stage: Stage) -> No
     assert await stage.check() == before
 
 
+async def test_what_is_withdrawn_is_waited_for_no_more(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a"), approval("b"), timer(after_ms=1e9)], [])
+    await stage.store.open(held, [], ["a", "cooling-off"])
+    assert (await stage.fields(held.keys))["waiting"] == "b"
+    await stage.store.open(held, [], ["b"])
+    assert "waiting" not in await stage.fields(held.keys)
+
+
 async def test_a_point_that_was_withdrawn_begins_anew(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
@@ -118,6 +127,16 @@ async def test_a_point_that_is_completed_keeps_the_run_from_parking(stage: Stage
     # a retry after another signal brings both
     await stage.store.signal(held.keys, "c", "s2", YES)
     assert (await stage.store.park(held, [approval("a"), approval("c")], [], "")).keys() == {"a", "c"}
+
+
+async def test_a_point_that_was_completed_is_withdrawn_no_more(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.open(held, [], ["approval"])
+    record = await stage.record(held.keys, "approval")
+    assert record is not None
+    assert record.result == b"true"
 
 
 async def test_a_point_withdrawn_by_the_park_that_was_completed_keeps_its_record(stage: Stage) -> None:

@@ -30,8 +30,8 @@ class Row:
     deleted: Answer
     anew: Answer
     """… and there is another instance under the same id"""
-    changes: str = ""
-    """Where the repetition is allowed to have an effect of its own."""
+    begins_anew: bool = False
+    """Once the instance is deleted, the repetition makes another."""
 
 
 async def invoke(stage: Stage) -> None:
@@ -43,14 +43,13 @@ async def claim(stage: Stage) -> None:
 
 
 async def record(stage: Stage) -> None:
-    held = await stage.run()
-    await stage.store.open(held, [approval()], [])
-    await stage.store.record(held, "charge", STEP, 5, ["approval"])
+    await stage.store.record(await stage.run(), "charge", STEP, 5)
 
 
 async def open_points(stage: Stage) -> None:
     held = await stage.run()
-    await stage.store.open(held, [approval(), timer(after_ms=1e9), timer("past", at_ms=0)], ["nothing"])
+    await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
+    await stage.store.open(held, [timer(after_ms=1e9), timer("past", at_ms=0)], ["cooling-off", "approval", "nothing"])
 
 
 async def park(stage: Stage) -> None:
@@ -128,7 +127,7 @@ async def release_end(stage: Stage, held: Held) -> None:
 
 
 TABLE = {
-    "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, changes="deleted"),
+    "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
     "claim": Row(claim, DONE, STALE, STALE, STALE, STALE),
     "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
     "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),
@@ -137,7 +136,7 @@ TABLE = {
     "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),
     "release": Row(release, DONE, DONE, LOST, LOST, LOST),
     "isolate": Row(isolate, DONE, LOST, LOST, LOST, LOST),
-    "set_status": Row(set_status, DONE, LOST, LOST, LOST, LOST, changes="at once"),
+    "set_status": Row(set_status, DONE, LOST, LOST, LOST, LOST),
     "signal": Row(signal, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
     "signal, running": Row(signal_while_running, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
     "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
@@ -161,7 +160,7 @@ async def test_a_call_made_again(stage: Stage, name: str) -> None:
     assert call.script.name == name.split(",", maxsplit=1)[0]
     first = await call.reply
 
-    assert await _again(stage, call, may_change=row.changes == "at once") is row.at_once
+    assert await _again(stage, call) is row.at_once
     if row.at_once is answer_of(first):
         assert await stage.again(call) == first
 
@@ -170,8 +169,8 @@ async def test_a_call_made_again(stage: Stage, name: str) -> None:
     await stage.store.finish(held, SHIPPED, LONG_MS)
     assert await _again(stage, call) is row.ended
     await stage.delete(keys)
-    assert await _again(stage, call, may_change=row.changes == "deleted") is row.deleted
-    if row.changes == "deleted":
+    assert await _again(stage, call, may_change=row.begins_anew) is row.deleted
+    if row.begins_anew:
         await stage.delete(keys)
     await stage.invoke()
     assert await _again(stage, call) is row.anew

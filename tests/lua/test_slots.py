@@ -78,7 +78,7 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.record(held, "charge", STEP, 1)
     await store.set_status(held, "charging")
     await store.open(held, [approval(), timer("past", after_ms=-1), timer("a", after_ms=1e9)], [])
-    await store.record(held, "refund", STEP, 1, ["a"])
+    await store.open(held, [], ["a"])
     await stage.renew("w1", held)
     await store.signal(keys, "approval", "s1", YES)
     await store.park(held, [approval(), timer("b", after_ms=1e9)], [], "")

@@ -49,6 +49,8 @@ points = st.lists(
     max_size=2,
     unique_by=lambda point: point.key,
 )
+PAST = _point("past", -1.5)
+"""Done as soon as it is waited for: a park that names it lets the run go on."""
 Result = TypeVar("Result")
 
 
@@ -59,7 +61,7 @@ class Made:
     call: Call
     predict: Callable[[], int]
     held: Held | None
-    """Of a run: such a call may change nothing once the run is over."""
+    """Of a run: such a call changes nothing when it is made again."""
 
 
 def _first(reply: Any) -> int:
@@ -100,9 +102,8 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         is_answered: bool,
         held: Held | None = None,
-        says: bool = False,
     ) -> None:
-        """Make a call; unless it is answered, make it again, which changes nothing, or what it `says` is said again."""
+        """Make a call; unless it is answered, make it again, which changes nothing."""
         expected = predict()
 
         async def go() -> int:
@@ -114,11 +115,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.look()
         self.made.append(Made(self.stage.last_call, predict, held))
         if not is_answered:
-            self.make_again(self.made[-1], may_change=says)
+            self.make_again(self.made[-1], may_change=False)
 
     def make_again(self, made: Made, *, may_change: bool) -> None:
         before = self.scene
-        may_change = may_change and (made.held is None or self.model.held_by(made.held) is not None)
         expected = made.predict()
         assert _first(self.wait(self.stage.again(made.call))) == expected
         self.look()
@@ -131,9 +131,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.made)
     def a_call_is_made_again(self, data: st.DataObject) -> None:
-        """A reply was lost long ago, or a packet came late. A run that goes on is free to repeat itself."""
-        made = data.draw(st.sampled_from(self.made), label="call")
-        self.make_again(made, may_change=True)
+        """A reply was lost long ago, or a packet came late; mostly to a run that goes on, whose lease is no help."""
+        of_runs = [made for made in self.made if made.held is not None and self.model.held_by(made.held) is not None]
+        made = self.mostly(of_runs, self.made, data)
+        self.make_again(made, may_change=made.held is None)
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.mostly([each for each in self.deliveries if each.entry in entries], self.deliveries, data)
 
     @staticmethod
-    def mostly(preferred: Sequence[Held], all_: Sequence[Held], data: st.DataObject) -> Held:
+    def mostly(preferred: Sequence[Result], all_: Sequence[Result], data: st.DataObject) -> Result:
         is_odd = not preferred or data.draw(st.integers(0, 4)) == 4
         return data.draw(st.sampled_from(all_ if is_odd else preferred))
 
@@ -237,7 +238,7 @@ class StoreMachine(RuleBasedStateMachine):
         """What most runs do: chance alone seldom gets so far."""
         self.take(instance_id, worker, goes_on=True)
         instance = self.model.instances[self.of(instance_id).name]
-        (held,) = [run for run in self.runs if self.model.held_by(run) is instance]
+        held = self.run_of(instance_id)
         if parks:
             self.park_at(held, opened, withdrawn, "waiting", is_answered=False)
         else:
@@ -249,6 +250,35 @@ class StoreMachine(RuleBasedStateMachine):
             self.a_deadline_comes(instance_id, fires=True)
         elif comes == "the end":
             self.end(held, Outcome(Status.FAILED, b"{}", "no", sorted(instance.records)), LONG_MS, is_answered=False)
+
+    @rule(
+        data=st.data(),
+        instance_id=ids,
+        worker=workers,
+        changes=st.lists(st.tuples(points | st.just([]), withdrawals, st.booleans()), min_size=2, max_size=4),
+    )
+    def change_its_mind(
+        self,
+        data: st.DataObject,
+        instance_id: str,
+        worker: str,
+        changes: Sequence[tuple[Sequence[Point], Sequence[str], bool]],
+    ) -> None:
+        """A run opens, withdraws and opens again, and one of these calls comes late."""
+        self.take(instance_id, worker, goes_on=True)
+        held = self.run_of(instance_id)
+        since = len(self.made)
+        for opened, withdrawn, parks in changes:
+            if parks:
+                self.park_at(held, [*opened, PAST], withdrawn, "", is_answered=True)
+            else:
+                self.open_at(held, opened, withdrawn, is_answered=True)
+        self.make_again(data.draw(st.sampled_from(self.made[since:]), label="call"), may_change=False)
+
+    def run_of(self, instance_id: str) -> Held:
+        instance = self.model.instances[self.of(instance_id).name]
+        (held,) = [run for run in self.runs if self.model.held_by(run) is instance]
+        return held
 
     @rule(instance_id=ids, worker=workers)
     def deliver(self, instance_id: str, worker: str) -> None:
@@ -271,14 +301,14 @@ class StoreMachine(RuleBasedStateMachine):
         if self.model.held_by(held) is not None and held not in self.runs:
             self.runs.append(held)
 
-    @rule(data=st.data(), key=keys_of_any_kind, withdrawn=withdrawals, is_answered=st.booleans())
+    @rule(data=st.data(), key=keys_of_any_kind, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
-    def record(self, data: st.DataObject, key: str, withdrawn: Sequence[str], is_answered: bool) -> None:
+    def record(self, data: st.DataObject, key: str, is_answered: bool) -> None:
         held = self.a_run(data)
         result = str(len(self.made)).encode()
         self.make(
-            lambda: self.store.record(held, key, Draft.completed(StepKind.STEP, "int", result), 1, withdrawn),
-            lambda: self.model.record(held, key, result, withdrawn),
+            lambda: self.store.record(held, key, Draft.completed(StepKind.STEP, "int", result), 1),
+            lambda: self.model.record(held, key, result),
             is_answered=is_answered,
             held=held,
         )
@@ -289,11 +319,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.open_at(self.a_run(data), opened, withdrawn, is_answered)
 
     def open_at(self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
-        # nobody withdraws what it opens in the same call
-        withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
+        turn = held.turn + 1
         self.make(
             lambda: self.store.open(held, opened, withdrawn),
-            lambda: self.model.open(held, opened, withdrawn),
+            lambda: self.model.open(held, opened, withdrawn, turn),
             is_answered=is_answered,
             held=held,
         )
@@ -308,10 +337,10 @@ class StoreMachine(RuleBasedStateMachine):
     def park_at(
         self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
     ) -> None:
-        withdrawn = [key for key in withdrawn if key not in {point.key for point in opened}]
+        turn = held.turn + 1
         self.make(
             lambda: self.store.park(held, opened, withdrawn, message),
-            lambda: self.model.park(held, opened, withdrawn, message),
+            lambda: self.model.park(held, opened, withdrawn, message, turn),
             is_answered=is_answered,
             held=held,
         )
@@ -348,12 +377,12 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     def set_status(self, data: st.DataObject, progress: str, is_answered: bool) -> None:
         held = self.a_run(data)
+        turn = held.turn + 1
         self.make(
             lambda: self.store.set_status(held, progress),
-            lambda: self.model.set_status(held, progress),
+            lambda: self.model.set_status(held, progress, turn),
             is_answered=is_answered,
             held=held,
-            says=True,
         )
 
     @rule(data=st.data(), worker=workers)

@@ -1,5 +1,5 @@
--- Opening points. `points` is flat, six values each: key, kind, head of the suspended record, accepted types, and the
--- deadline, either `after_ms` (from now) or `at_ms` (absolute), else both empty.
+-- Opening points, and withdrawing others. `points` is flat, six values each: key, kind, head of the suspended record, accepted
+-- types, and the deadline, either `after_ms` (from now) or `at_ms` (absolute), else both empty.
 
 local function write_open(instance, steps, timers, name, wake, key, kind, head, accepts, now, due_ms)
   local record = head .. ',"started_ms":' .. whole(now)
@@ -16,16 +16,17 @@ local function write_open(instance, steps, timers, name, wake, key, kind, head, 
 end
 
 -- returns DONE, key, record, key, record … of the points that are completed already: by a signal that came meanwhile, or by a
--- deadline that is past. A point that is open already keeps its first deadline.
-local function open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points)
-  local satisfied = {DONE}
+-- deadline that is past; and whether any was opened. A point that is open already keeps its first deadline; a repeated call
+-- opens none.
+local function open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points, repeated)
+  local satisfied, has_opened = {DONE}, false
   for at = 1, #points, 6 do
     local key, kind, head, accepts = points[at], points[at + 1], points[at + 2], points[at + 3]
     local after_ms, at_ms = tonumber(points[at + 4]), tonumber(points[at + 5])
     local known = redis.call('HMGET', steps, '_open:' .. key, key)
     if not known[1] then
       local record = known[2]
-      if not record then
+      if not record and not repeated then
         local now = now_ms()
         -- rounded up: a timer never fires early
         local due_ms = after_ms and now + math.ceil(after_ms) or at_ms and math.ceil(at_ms)
@@ -34,6 +35,7 @@ local function open_points(instance, steps, timers, name, wake, fired_head, fire
           redis.call('HSET', steps, key, record, '_by:' .. key, 'timer')
         else
           write_open(instance, steps, timers, name, wake, key, kind, head, accepts, now, due_ms)
+          has_opened = true
         end
       end
       if record then
@@ -42,13 +44,19 @@ local function open_points(instance, steps, timers, name, wake, fired_head, fire
       end
     end
   end
-  return satisfied
+  return satisfied, has_opened
 end
 
--- `open` and `park` get one list: first the keys to withdraw, then the points; returns the latter
-local function take_withdrawn(instance, steps, timers, name, count, both)
-  for at = 1, count do withdraw_point(instance, steps, timers, name, both[at]) end
-  local points = {}
-  for at = count + 1, #both do points[at - count] = both[at] end
-  return points
+-- `open` and `park` get one list: first the keys to withdraw, then the points; returns the latter, and whether any was
+-- withdrawn. A repeated call withdraws none.
+local function take_withdrawn(instance, steps, timers, name, count, both, repeated)
+  local points, has_withdrawn = {}, false
+  for at, each in ipairs(both) do
+    if at > count then
+      points[at - count] = each
+    elseif not repeated and withdraw_point(instance, steps, timers, name, each) then
+      has_withdrawn = true
+    end
+  end
+  return points, has_withdrawn
 end

@@ -35,12 +35,13 @@ local function complete_point(instance, steps, timers, name, key, point, by, hea
   forget_waiting(instance, key)
 end
 
--- a point that was completed meanwhile keeps its record: its sender was told that it is accepted
+-- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted
 local function withdraw_point(instance, steps, timers, name, key)
-  if redis.call('HDEL', steps, '_open:' .. key) == 0 then return end
+  if redis.call('HDEL', steps, '_open:' .. key) == 0 then return false end
   redis.call('HDEL', steps, key)
   redis.call('ZREM', timers, timer_member(name, key))
   forget_waiting(instance, key)
+  return true
 end
 
 local function withdraw_all(instance, steps, timers, name, waiting)

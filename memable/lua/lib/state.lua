@@ -41,7 +41,7 @@ end
 -- others ended leaves none: it must not be told that its own park or finish came through. More fields may go with it; returns
 -- the facts to write
 local function drop_lease(instance, ended_itself, ...)
-  redis.call('HDEL', instance, 'lease', 'worker', 'control', 'entry', 'news', 'alone', 'rested_by', ...)
+  redis.call('HDEL', instance, 'lease', 'worker', 'control', 'entry', 'news', 'alone', 'turn', 'said', 'rested_by', ...)
   return ended_itself and {'rested_by', ended_itself} or {}
 end
 
