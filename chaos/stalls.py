@@ -106,7 +106,9 @@ class Stalls:
 
     def _overlap(self, fault: Fault, name: str, delivery: Delivery) -> bool:
         """Whether the fault went on while the worker had what was delivered."""
-        return delivery.at_s <= fault.until_s and self._until_s[name, delivery.at_s] > fault.at_s + TOLERANCE_S
+        # a server may not have noticed yet that a worker is dead
+        until_s = fault.until_s + TOLERANCE_S if fault.kind in DEADLY else fault.until_s
+        return delivery.at_s <= until_s and self._until_s[name, delivery.at_s] > fault.at_s + TOLERANCE_S
 
     def _stall(self, name: str, delivery: Delivery, fault: Fault, hit_s: float) -> Stall:
         deliveries = self._seen.history.deliveries[name]
@@ -133,7 +135,7 @@ class Stalls:
         """Each moment between these two from which a further fault has the instance wait anew."""
         partition = self._seen.history.partitions.get(name, 0)
         for fault in self._seen.faults:
-            if fault is but or fault.at_s >= to_s or fault.until_s <= from_s:
+            if fault is but or fault.at_s >= to_s or fault.until_s + TOLERANCE_S <= from_s:
                 continue
             if fault.kind is Kind.SERVER:
                 yield min(fault.until_s, to_s)

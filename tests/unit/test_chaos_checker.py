@@ -325,6 +325,9 @@ def test_a_fault_of_whoever_has_it_by_then_has_it_wait_anew() -> None:
     by_carol = _delivered(ASK, *had)
     assert stalls(by_carol) == [FOUR]
     assert stalls(by_carol, _faults(Fault(Kind.KILL, 12.0, 12.1, CAROL))) == []
+    # she had just died, and the server did not know
+    assert stalls(by_carol, _faults(Fault(Kind.POISON, 11.09, 11.09, CAROL))) == []
+    assert stalls(by_carol, _faults(Fault(Kind.POISON, 11.05, 11.05, CAROL))) == [FOUR]
     # she was stopped before: it waits from when it came to her
     assert stalls(by_carol, _faults(Fault(Kind.STOP, 10.3, 16.0, CAROL))) == []
     assert stalls(by_carol, _faults(Fault(Kind.STOP, 10.2, 11.0, CAROL))) == [FOUR]
