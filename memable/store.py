@@ -7,7 +7,7 @@ repeats calls without thinking, and nothing here does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -48,6 +48,10 @@ def new_token() -> str:
     return os.urandom(12).hex()
 
 
+_KNOWN_AT_MOST = 16
+"""Of those that came while many calls were on their way, the last are enough: Redis loses the end of its history."""
+
+
 @dataclass(slots=True, eq=False)
 class Held:
     """An instance in the hands of one run."""
@@ -55,10 +59,18 @@ class Held:
     keys: InstanceKeys
     entry: str
     lease: str
-    known: str = ""
-    """The last key whose record Redis has shown to this run: if that is gone, Redis has lost a part of its history."""
+    known: tuple[str, ...] = ()
+    """Keys whose records were the last that Redis has shown to this run: if one is gone, it has lost some history."""
     turn: int = 0
     """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
+
+    def learn(self, keys: Collection[str], older: tuple[str, ...] = ()) -> None:
+        """Redis has shown the records of `keys`, and those of `older` were there when the first of these was written.
+
+        What was learned meanwhile stays: the answer may come from a Redis that has lost it.
+        """
+        stays = [key for key in self.known if key not in older and key not in keys]
+        self.known = (*stays, *keys)[-_KNOWN_AT_MOST:]
 
     def next_turn(self) -> int:
         self.turn += 1
@@ -96,6 +108,8 @@ class Point:
     json_types: Iterable[str]
     after_ms: float | None = None
     at_ms: float | None = None
+    elapsed_ms: int = 0
+    """Since the call that waits here: its deadline counts from then."""
 
     def arguments(self) -> tuple[lua.Argument, ...]:
         return (
@@ -105,6 +119,7 @@ class Point:
             f"{self.tag}|{','.join(self.json_types)}",
             "" if self.after_ms is None else self.after_ms,
             "" if self.at_ms is None else self.at_ms,
+            self.elapsed_ms,
         )
 
 
@@ -150,8 +165,7 @@ def _text(value: bytes | str | None) -> str:
 def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     """The records of points that are completed: from now on the run knows of them."""
     records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
-    if records:
-        held.known = next(reversed(records))
+    held.learn(records)
     return records
 
 
@@ -296,14 +310,14 @@ class Store:
 
     async def record(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
         """Write a step's record once; the record that is there already, else nothing. `LeaseLost`."""
-        keys = held.keys
+        keys, known = held.keys, held.known
         answer, *there = await self.connection.call(
             _RECORD,
             _RECORD.bind(
                 instance=keys.instance,
                 steps=keys.steps,
                 lease=held.lease,
-                known=held.known,
+                known="\n".join(known),
                 key=key,
                 head=draft.head,
                 tail=draft.tail,
@@ -312,7 +326,7 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
-        held.known = key
+        held.learn((key,), known)
         return there[0] if there else None
 
     async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:
@@ -326,7 +340,7 @@ class Store:
                 timers=keys.timers,
                 name=keys.name,
                 lease=held.lease,
-                known=held.known,
+                known="\n".join(held.known),
                 **self._opening(held, points, withdrawn),
             ),
         )
@@ -351,7 +365,7 @@ class Store:
                 id=keys.instance_id,
                 name=keys.name,
                 lease=held.lease,
-                known=held.known,
+                known="\n".join(held.known),
                 entry=held.entry,
                 message=message,
                 events=keys.events,
@@ -378,7 +392,7 @@ class Store:
                 id=keys.instance_id,
                 name=keys.name,
                 lease=held.lease,
-                known=held.known,
+                known="\n".join(held.known),
                 status=outcome.status.value,
                 field="output" if outcome.status is Status.COMPLETED else "error",
                 value=outcome.value,

@@ -92,15 +92,15 @@ class _Wait:
     at_ms: float | None = None
 
     def point(self) -> Point:
-        # the time since the call counts: a run that lingers before it parks must not make its timers late
-        elapsed_ms = (time.monotonic() - self.asked_s) * 1000
         return Point(
             self.key,
             self.kind,
             self.codec.tag,
             sorted(self.codec.json_types),
-            after_ms=None if self.after_s is None else self.after_s * 1000 - elapsed_ms,
+            after_ms=None if self.after_s is None else self.after_s * 1000,
             at_ms=self.at_ms,
+            # a run that lingers before it parks must not make its timers late
+            elapsed_ms=int((time.monotonic() - self.asked_s) * 1000),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -58,3 +59,37 @@ async def test_what_was_withdrawn_is_no_loss(stage: Stage) -> None:
         if await stage.status(held.keys) is Status.SUSPENDED:
             await stage.store.signal(held.keys, "b", "s1", YES)
             held = await stage.take(held.keys)
+
+
+async def test_an_older_signal_that_is_seen_late_hides_no_record(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    await stage.store.signal(held.keys, "a", "s1", YES)
+    await stage.store.record(held, "charge", STEP, 1)
+    assert await stage.store.open(held, [approval("a")], [])
+    await stage.command("HDEL", held.keys.steps, "charge")
+    with pytest.raises(HistoryLost):
+        await stage.store.record(held, "ship", STEP, 1)
+
+
+async def test_nor_does_a_record_that_was_asked_for_before_another_was_known(stage: Stage) -> None:
+    held = await stage.run()
+    before = held.known
+    await stage.store.record(held, "charge", STEP, 1)
+    await stage.command("HDEL", held.keys.steps, "charge")
+    since, held.known = held.known, before
+    later = asyncio.ensure_future(stage.store.record(held, "ship", STEP, 1))
+    await asyncio.sleep(0)  # it is on its way, as after a reconnect
+    held.known = since
+    assert await later is None
+    with pytest.raises(HistoryLost):
+        await stage.store.finish(held, DONE, LONG_MS)
+
+
+async def test_what_a_run_knows_stays_short(stage: Stage) -> None:
+    held = await stage.run()
+    for number in range(100):
+        await stage.store.record(held, f"s{number}", STEP, 1)
+    assert held.known == ("s99",)
+    await asyncio.gather(*(stage.store.record(held, f"t{number}", STEP, 1) for number in range(100)))
+    assert held.known == tuple(f"t{number}" for number in range(84, 100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,18 @@ async def test_a_deadline_that_is_past_completes_its_point_at_once(
     assert await stage.store.open(held, [timer(after_ms=after_ms, at_ms=at_ms)], []) == {key: raw}
     with pytest.raises(SignalSuperseded):
         await stage.store.signal(held.keys, "cooling-off", "s1", Payload("", "null", b"null"))
+
+
+async def test_a_deadline_counts_from_the_call_and_its_record_says_so(stage: Stage) -> None:
+    held = await stage.run()
+    points = [replace(timer(key, after_ms=after_ms), elapsed_ms=5000) for key, after_ms in (("a", 1e9), ("b", 4000))]
+    await stage.store.open(held, points, [])
+    # what the call waited for in its process is no time that the timer takes longer
+    scene = await stage.check()
+    facts = [json.loads(scene.hashes[held.keys.steps][key]) for key in "ab"]
+    assert scene.zsets[held.keys.timers] == {"order/42/a": facts[0]["started_ms"] + 1e9}
+    assert facts[1]["state"] == "completed"
+    assert facts[1]["completed_ms"] - facts[1]["started_ms"] == 5000
 
 
 async def test_points_completed_meanwhile_are_handed_over(stage: Stage) -> None:

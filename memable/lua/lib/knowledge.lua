@@ -1,6 +1,9 @@
 -- Redis can lose what it has acknowledged (power loss with appendfsync everysec, failover to a replica), always a last part of
--- its history. A run that went on would leave a hole: a later record without the earlier ones. So it names the last record that
--- it knows of, and is refused when that is gone, although its lease came back with the rest.
+-- its history. A run that went on would leave a hole: a later record without the earlier ones. So it names the last records that
+-- it knows of, one a line, and is refused when one is gone, although its lease came back with the rest.
 local function is_forgotten(steps, known)
-  return known ~= '' and redis.call('HEXISTS', steps, known) == 0
+  for key in string.gmatch(known, '[^\n]+') do
+    if redis.call('HEXISTS', steps, key) == 0 then return true end
+  end
+  return false
 end

@@ -1,8 +1,8 @@
--- Opening points, and withdrawing others. `points` is flat, six values each: key, kind, head of the suspended record, accepted
--- types, and the deadline, either `after_ms` (from now) or `at_ms` (absolute), else both empty.
+-- Opening points, and withdrawing others. `points` is flat, seven values each: key, kind, head of the suspended record, accepted
+-- types, the deadline, either `after_ms` (from the call) or `at_ms` (absolute), else both empty; and `elapsed_ms` since the call.
 
-local function write_open(instance, steps, timers, name, wake, key, kind, head, accepts, now, due_ms)
-  local record = head .. ',"started_ms":' .. whole(now)
+local function write_open(instance, steps, timers, name, wake, key, kind, head, accepts, started, due_ms)
+  local record = head .. ',"started_ms":' .. whole(started)
   if due_ms then
     local member = timer_member(name, key)
     record = record .. ',"due_ms":' .. whole(due_ms)
@@ -10,7 +10,7 @@ local function write_open(instance, steps, timers, name, wake, key, kind, head, 
     -- the leader sleeps until the earliest deadline that it knows of
     if redis.call('ZRANGE', timers, 0, 0)[1] == member then redis.call('PUBLISH', wake, '') end
   end
-  redis.call('HSET', steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(now) .. ' ' .. accepts)
+  redis.call('HSET', steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
   local waiting = redis.call('HGET', instance, 'waiting')
   redis.call('HSET', instance, 'waiting', waiting and (waiting .. '\n' .. key) or key)
 end
@@ -20,7 +20,7 @@ end
 -- opens none.
 local function open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points, repeated)
   local satisfied, has_opened = {DONE}, false
-  for at = 1, #points, 6 do
+  for at = 1, #points, 7 do
     local key, kind, head, accepts = points[at], points[at + 1], points[at + 2], points[at + 3]
     local after_ms, at_ms = tonumber(points[at + 4]), tonumber(points[at + 5])
     local known = redis.call('HMGET', steps, '_open:' .. key, key)
@@ -28,13 +28,14 @@ local function open_points(instance, steps, timers, name, wake, fired_head, fire
       local record = known[2]
       if not record and not repeated then
         local now = now_ms()
+        local started = now - tonumber(points[at + 6])
         -- rounded up: a timer never fires early
-        local due_ms = after_ms and now + math.ceil(after_ms) or at_ms and math.ceil(at_ms)
+        local due_ms = after_ms and started + math.ceil(after_ms) or at_ms and math.ceil(at_ms)
         if due_ms and due_ms <= now then
-          record = timed(fired_head, whole(now), whole(now), fired_tail)
+          record = timed(fired_head, whole(started), whole(now), fired_tail)
           redis.call('HSET', steps, key, record, '_by:' .. key, 'timer')
         else
-          write_open(instance, steps, timers, name, wake, key, kind, head, accepts, now, due_ms)
+          write_open(instance, steps, timers, name, wake, key, kind, head, accepts, started, due_ms)
           has_opened = true
         end
       end
