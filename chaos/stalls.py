@@ -18,8 +18,8 @@ An instance that has lost `SUSPECT_FROM` workers in a row runs alone in the next
 wait `SUSPECT_WAITS_LEASES` longer; its stalls have a line of their own.
 
 A **timer is late** by the time from its deadline, or from the last fault of the server or the leader after that; it has
-as long as a stall. In a **calm** no fault is in the air: none is going on, or has ended less than a lease and
-`BEYOND_LEASE_S` ago.
+as long as a stall. If a lease after that there is no worker at all that is left in peace, it is from when the first of
+them is. In a **calm** no fault is in the air: none goes on, or has ended less than a lease and `BEYOND_LEASE_S` ago.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Stalls:
         from_s = max([hit_s, *self._restarts(name, hit_s, moved.at_s, but=fault)])
         abandoned_s = from_s + self._seen.lease_s
         if any(each.at_s <= abandoned_s < self._until_s[name, each.at_s] for each in deliveries):
-            from_s = max(from_s, min(self._manned_s(abandoned_s), moved.at_s) - self._seen.lease_s)
+            manned_s = self._manned_s(abandoned_s, peace_s=self._seen.lease_s)
+            from_s = max(from_s, min(manned_s, moved.at_s) - self._seen.lease_s)
         run = delivery.run if moved.run is None else moved.run
         losses = 0 if run is None else self._seen.history.losses.get(name, {}).get(run, 0)
         return Stall(name, fault, moved.at_s - hit_s, moved.at_s - from_s, losses >= SUSPECT_FROM)
@@ -151,9 +152,9 @@ class Stalls:
                 elif fault in self._at_leaders[partition]:
                     yield fault.at_s
 
-    def _manned_s(self, from_s: float) -> float:
-        """The first moment from then on at which some worker has been left in peace for a lease."""
-        ready_s = ((max(begin_s + self._seen.lease_s, from_s), end_s) for begin_s, end_s in self._peaces)
+    def _manned_s(self, from_s: float, *, peace_s: float) -> float:
+        """The first moment from then on at which some worker has been left in peace for so long."""
+        ready_s = ((max(begin_s + peace_s, from_s), end_s) for begin_s, end_s in self._peaces)
         return min((at_s for at_s, end_s in ready_s if at_s < end_s), default=float("inf"))
 
     @cached_property
@@ -248,7 +249,9 @@ class Stalls:
             for fault in self._seen.faults
             if fault.at_s < timer.at_s and (fault.kind is Kind.SERVER or fault in at_leader)
         )
-        return timer.at_s - max([timer.due_s, *again])
+        from_s = max([timer.due_s, *again])
+        manned_s = self._manned_s(from_s + self._seen.lease_s, peace_s=0.0)
+        return timer.at_s - max(from_s, min(manned_s, timer.at_s) - self._seen.lease_s)
 
     def in_calm(self) -> Iterable[Fired]:
         """Those from whose deadline to whose end no fault was in the air."""

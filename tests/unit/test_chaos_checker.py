@@ -415,6 +415,10 @@ def test_a_timer_may_be_a_lease_and_two_seconds_late_after_the_last_fault_of_ser
     assert late(_faults(Fault(Kind.SERVER, 34.0, 35.5))) == []
     assert late(_faults(Fault(Kind.KILL, 35.5, 35.6, CAROL))) == said
     assert late(_faults(Fault(Kind.KILL, 34.0, 34.2, BOB))) == said
+    # nobody is there, but for one of them no longer than a lease
+    bob, carol = Fault(Kind.STOP, 34.0, 39.0, BOB), Fault(Kind.STOP, 34.0, 39.5, CAROL)
+    assert late(_faults(bob)) == late(_faults(replace(bob, until_s=37.4), carol)) == said
+    assert late(_faults(bob, carol)) == []
 
 
 def test_a_timer_is_in_a_calm_if_no_fault_was_in_the_air() -> None:
