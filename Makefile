@@ -12,7 +12,7 @@ JOBS ?= 4
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis8 lint types check format chaos bench lock clean
+.PHONY: help demo test test-redis8 lint types check format chaos bench profile lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +43,11 @@ format: $(READY) ## format the code, and mend what ruff can
 chaos: $(READY) ## kill, stop and cut off for SECONDS (by SEED), and count what was lost
 	$(BIN)/python -m chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-bench: $(READY) ## measure throughput and latency
-	$(BIN)/python benchmarks/throughput.py
+bench: $(READY) ## measure all, beside the floor and five job queues, into docs/performance.md
+	$(BIN)/python -m benchmarks --page $(OPTIONS)
+
+profile: $(READY) ## show the hottest functions of a worker under load
+	$(BIN)/python -m benchmarks.profile $(OPTIONS)
 
 lock: ## pin the newest versions that pyproject.toml allows into constraints*.txt
 	$(PYTHON) -m venv build/lock
