@@ -1,0 +1,203 @@
+"""How many commands each operation sends to Redis: a guard against one more, which no clock is needed to see.
+
+Seen by MONITOR on a server of the test's own. What goes by the clock is left out: that a worker leads, beats, reads its
+stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import memable
+from benchmarks.bench import Monitor
+from memable import App, Client, Context, PermanentError, Settings
+from memable.embedded import TemporaryServer
+from memable.runtime.runtime import Runtime
+
+app = App()
+
+
+async def nothing() -> None: ...
+
+
+async def fail() -> None:
+    raise PermanentError("no")
+
+
+@app.workflow("empty")
+async def empty(ctx: Context) -> None: ...
+
+
+@app.workflow("one")
+async def one(ctx: Context) -> None:
+    await ctx.step("a", nothing)
+
+
+@app.workflow("three")
+async def three(ctx: Context) -> None:
+    for key in "abc":
+        await ctx.step(key, nothing)
+
+
+@app.workflow("three at once")
+async def three_at_once(ctx: Context) -> None:
+    await asyncio.gather(*(ctx.step(key, nothing) for key in "abc"))
+
+
+@app.workflow("failing")
+async def failing(ctx: Context) -> None:
+    await ctx.step("a", fail, retry=None)
+
+
+@app.workflow("talking")
+async def talking(ctx: Context) -> None:
+    ctx.set_status("at work")
+    await ctx.step("a", nothing)
+
+
+@app.workflow("approved")
+async def approved(ctx: Context) -> None:
+    for key in "abc":
+        await ctx.step(key, nothing)
+    await ctx.suspend("approval")
+
+
+@app.workflow("waiting for two")
+async def waiting_for_two(ctx: Context) -> None:
+    await asyncio.gather(ctx.suspend("approval"), ctx.timer("later", timedelta(days=1)))
+
+
+@app.workflow("sleepy")
+async def sleepy(ctx: Context) -> None:
+    await ctx.timer("nap", 0.5)
+
+
+Sent = Counter[str]
+WATCHING = Sent(SUBSCRIBE=1, HMGET=1, UNSUBSCRIBE=1)
+"""What `wait` and `result` send, however long they wait."""
+
+BY_THE_CLOCK = ("reconcile", "renew")
+"""The leader's walk through the listing, and what keeps a lease: both name instances."""
+
+Does = Callable[[Client], Awaitable[Any]]
+
+
+@pytest.fixture
+async def client(server: TemporaryServer) -> AsyncIterator[Client]:
+    async with memable.connect(server.url, app=app) as client:
+        yield client
+
+
+@asynccontextmanager
+async def worker(server: TemporaryServer) -> AsyncIterator[None]:
+    runtime = Runtime(app, Settings(redis_url=server.url))
+    await runtime.start()
+    try:
+        yield
+    finally:
+        await runtime.stop()
+
+
+async def sent_by(server: TemporaryServer, do: Callable[[], Awaitable[Any]]) -> list[tuple[str, tuple[str, ...]]]:
+    """The names and words of the commands that are sent while `do` does it."""
+    monitor = Monitor(server.url)
+    await monitor.open()
+    await do()
+    return [(each.name, each.shown) for each in await monitor.close()]
+
+
+def of_the_instance(sent: list[tuple[str, tuple[str, ...]]]) -> Sent:
+    """Those that name it, and do not go by the clock."""
+    return Sent(name for name, words in sent if name not in BY_THE_CLOCK and any("/counted" in word for word in words))
+
+
+@pytest.mark.parametrize(
+    ("workflow", "expected"),
+    [
+        ("empty", Sent(claim=1, finish=1)),
+        ("one", Sent(claim=1, record=1, finish=1)),
+        ("three", Sent(claim=1, record=3, finish=1)),
+        ("three at once", Sent(claim=1, record=3, finish=1)),
+        ("failing", Sent(claim=1, record=1, finish=1)),
+        ("talking", Sent(claim=1, set_status=1, record=1, finish=1)),
+        ("approved", Sent(claim=1, record=3, park=1)),
+        ("waiting for two", Sent(claim=1, park=1)),
+        ("sleepy", Sent(claim=2, park=1, fire_timer=1, finish=1)),
+    ],
+)
+async def test_a_run_sends(server: TemporaryServer, client: Client, workflow: str, expected: Sent) -> None:
+    invocation = await client.invoke(workflow, id="counted")
+
+    async def run() -> None:
+        async with worker(server):
+            # what sleeps comes to rest twice
+            await (invocation.result() if workflow == "sleepy" else invocation.wait())
+
+    assert of_the_instance(await sent_by(server, run)) == expected + WATCHING
+
+
+async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(
+    server: TemporaryServer, client: Client
+) -> None:
+    async with worker(server):
+        invocation = await client.invoke(approved, id="counted")
+        await invocation.wait()
+
+        async def go_on() -> None:
+            await invocation.signal("approval")
+            await invocation.result()
+            # what nobody listens to any more is said at the end of the loop turn
+            await asyncio.sleep(0)
+
+        sent = of_the_instance(await sent_by(server, go_on))
+    assert sent == Sent(signal=1, claim=1, finish=1) + WATCHING
+
+
+# "over" is completed and "waiting" is suspended; no worker is there
+@pytest.mark.parametrize(
+    ("does", "expected"),
+    [
+        pytest.param(lambda client: client.invoke(one), Sent(invoke=1), id="invoke"),
+        pytest.param(lambda client: client.invoke(one, id="over"), Sent(invoke=1), id="invoke again"),
+        pytest.param(lambda client: client.invoke_many(one, [None] * 3), Sent(invoke=3), id="invoke_many of 3"),
+        pytest.param(
+            lambda client: client.signal(approved, "waiting", "approval"),
+            Sent(signal=1),
+            id="signal",
+        ),
+        pytest.param(lambda client: client.resume(one, "over"), Sent(resume=1), id="resume"),
+        pytest.param(lambda client: client.get_metadata(one, "over"), Sent(HMGET=1), id="get_metadata"),
+        pytest.param(lambda client: client.steps(approved, "waiting"), Sent(HGETALL=1, EXISTS=1), id="steps"),
+        pytest.param(
+            lambda client: client.list_instances(one, status="completed"), Sent(page=1, HMGET=1), id="list_instances"
+        ),
+        pytest.param(
+            lambda client: client.get(one, "over").result(),
+            WATCHING,
+            id="result",
+        ),
+        pytest.param(
+            lambda client: client.get(approved, "waiting").wait(),
+            WATCHING,
+            id="wait",
+        ),
+    ],
+)
+async def test_a_call_of_a_client_sends(server: TemporaryServer, client: Client, does: Does, expected: Sent) -> None:
+    async with worker(server):
+        await (await client.invoke(one, id="over")).result()
+        await (await client.invoke(approved, id="waiting")).wait()
+
+    async def do() -> None:
+        await does(client)
+        await asyncio.sleep(0)  # as above
+
+    sent = Sent(name for name, _ in await sent_by(server, do))
+    assert sent - Sent(PING=sent["PING"], CLIENT=sent["CLIENT"]) == expected
