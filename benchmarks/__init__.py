@@ -7,6 +7,7 @@ One program a measure; each prints JSON lines, and says in GOALS what is to be r
     python -m benchmarks.latency        from invoke to result, with one idle worker
     python -m benchmarks.invoking       invoke_many of one client
     python -m benchmarks.commands       Redis commands of a one-step instance
+    python -m benchmarks.scripts        what the scripts of a one-step instance take inside Redis
     python -m benchmarks.timers         how late 1,000 timers are that are due in one second
     python -m benchmarks.resuming       worker CPU to replay 1,000 records
     python -m benchmarks.memory         memory of a suspended instance in Redis

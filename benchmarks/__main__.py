@@ -18,6 +18,7 @@ MEASURES = (
     "latency",
     "invoking",
     "commands",
+    "scripts",
     "timers",
     "resuming",
     "memory",

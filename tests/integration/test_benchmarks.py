@@ -31,6 +31,7 @@ def _measured(measure: Any) -> list[Line]:
 def test_a_measure_tells_what_its_goals_are_about(name: str) -> None:
     measure = import_module(f"benchmarks.{name}")
     told = {(line.what, line.who) for line in _measured(measure)}
+    assert told
     for goal in measure.GOALS:
         assert (goal.what, MEMABLE) in told
         assert goal.of != FLOOR or (goal.what, FLOOR) in told
