@@ -21,7 +21,7 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
-from memable.journal import FIRED, Draft, pairs
+from memable.journal import FIRED, Draft, Record, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
 from memable.state import Status, StepKind
@@ -326,7 +326,9 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
-        held.learn((key,), known)
+        # an open point may be withdrawn, and that is no loss of history
+        if not there or not Record(there[0]).is_open:
+            held.learn((key,), known)
         return there[0] if there else None
 
     async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:

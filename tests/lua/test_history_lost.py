@@ -93,3 +93,11 @@ async def test_what_a_run_knows_stays_short(stage: Stage) -> None:
     assert held.known == ("s99",)
     await asyncio.gather(*(stage.store.record(held, f"t{number}", STEP, 1) for number in range(100)))
     assert held.known == tuple(f"t{number}" for number in range(84, 100))
+
+
+async def test_a_point_that_a_step_found_open_under_its_key_may_be_withdrawn(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval("a")], [])
+    assert await stage.store.record(held, "a", STEP, 1)
+    await stage.store.open(held, [], ["a"])
+    assert await stage.store.record(held, "a", STEP, 1) is None
