@@ -13,7 +13,7 @@ before each call when it was stopped. Such calls are counted, and allowed: steps
 For how long faults may hold instances and timers up: stalls.py. What workers may write into their logs: logs.py.
 
 A worker that leaves in peace takes its **consumers** along. Those of a dead one are the leader's to remove, once they
-have been idle for a while; a restart of the server makes idle times start again.
+have been silent for a while.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from chaos.stalls import BEYOND_LEASE_S, TOLERANCE_S, Stalls
 WAKING_S: Final = 0.25
 """From SIGCONT to the line of a call that had passed its check before: the process has to be given the processor."""
 
-CONSUMERS_GO_WITHIN_S: Final = 60.0 + 30.0 + 10.0
-"""Idle for a minute, and seen by a leader, who looks every 30 s; the rest is for a leader to be there."""
+CONSUMERS_GO_WITHIN_S: Final = 30.0 + 30.0 + 15.0
+"""Silent for 30 s, and seen by a leader, who looks every 30 s; the rest is for a leader to be there."""
 
 _SHOWN: Final = 20
 _SHOWN_CHARACTERS: Final = 300
@@ -313,12 +313,11 @@ class _Judge:
 
     def _consumers(self) -> Iterator[str]:
         seen = self.seen
-        restarted_s = max((fault.until_s for fault in seen.faults if fault.kind is Kind.SERVER), default=0.0)
         for stream, pid in ((each.stream, each.pid) for each in seen.left.consumers):
             gone_s = seen.gone_s.get(pid, 0.0)
             if gone_s >= seen.ended_s:
                 yield f"worker {pid} has left in peace, and its consumer is left in {stream}"
-            elif (age_s := seen.ended_s - max(gone_s, restarted_s)) > CONSUMERS_GO_WITHIN_S:
+            elif (age_s := seen.ended_s - gone_s) > CONSUMERS_GO_WITHIN_S:
                 yield f"the consumer of worker {pid} is left in {stream}, {age_s:.0f} s after the worker was gone"
 
 

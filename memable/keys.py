@@ -12,6 +12,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
+| `ns:{p}:solitude`        | string  | a worker takes nothing, so that a suspect runs alone   | three leases           |
 | `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
 | `ns:{p}:control:WORKER`  | channel | to the worker that holds an instance: it has news     | –                      |
 | `ns:{p}:wake`            | channel | a timer is due before all others, or nobody leads     | –                      |
@@ -157,6 +158,10 @@ class Partition:
     @cached_property
     def wake(self) -> str:
         return f"{self.prefix}wake"
+
+    @cached_property
+    def solitude(self) -> str:
+        return f"{self.prefix}solitude"
 
     def stream(self, workflow: str) -> str:
         return f"{self.prefix}stream:{workflow}"

@@ -151,11 +151,23 @@ _SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE = map(lua.later, ("page", "reconcile"))
+RENEW = lua.later("renew")
+"""Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
 
 def _with_keys(script: lua.Script, key_count: int) -> Script:
     """A script that takes any number of keys: how many is the caller's to say."""
     return Script(script.name, script.source, script.sha, key_count)
+
+
+def renewal(worker: str, held: Sequence[Held]) -> list[lua.Argument]:
+    """The arguments of `RENEW`, for instances of one stream; its keys are one more than these."""
+    return RENEW.bind(
+        stream=held[0].keys.stream,
+        instances=[each.keys.instance for each in held],
+        worker=worker,
+        entries_and_leases=[word for each in held for word in (each.entry, each.lease)],
+    )
 
 
 def _text(value: bytes | str | None) -> str:
@@ -430,6 +442,13 @@ class Store:
         if answer < 0:
             raise _refuse(answer, keys)
 
+    async def renew(self, held: Held, worker: str) -> None:
+        """Keep the instance from looking abandoned for another lease. `LeaseLost`, `HistoryLost`."""
+        (answer,) = await self.connection.call(_with_keys(RENEW, 2), renewal(worker, [held]))
+        if answer < 0:
+            raise _refuse(answer, held.keys)
+        await self.open(held, (), ())
+
     async def isolate(self, held: Held, *, alone: bool) -> None:
         """Say whether the run has its worker process for itself. `LeaseLost`."""
         keys = held.keys
@@ -438,6 +457,20 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
+
+    async def enter_solitude(self, partition: Partition, within_s: float) -> bool:
+        """Whether no other worker has its process for one suspect; for at most `within_s`, or until `leave_solitude`.
+
+        A courtesy, not a lock: after a lost reply nobody may have it for a while, or two.
+        """
+        word = await self.connection.command(
+            "SET", partition.solitude, "taken", "NX", "PX", max(1, round(within_s * 1000))
+        )
+        return word is not None
+
+    async def leave_solitude(self, partition: Partition) -> None:
+        """Let another worker have its process for one suspect."""
+        await self.connection.command("DEL", partition.solitude)
 
     async def set_status(self, held: Held, progress: str) -> None:
         """Say what the instance is doing. `LeaseLost`."""
@@ -467,9 +500,20 @@ class Store:
         )
 
     async def recover(
-        self, keys: InstanceKeys, entry: str, *, lease_ms: int, max_recoveries: int, failure: Outcome, retention_ms: int
+        self,
+        keys: InstanceKeys,
+        entry: str,
+        *,
+        lease_ms: int,
+        latest_ms: float,
+        max_recoveries: int,
+        failure: Outcome,
+        retention_ms: int,
     ) -> Answer:
-        """Take an instance from a worker that has not renewed for a lease: DONE, or why there was nothing to do."""
+        """Take an instance from a worker that has not renewed for a lease: DONE, or why there was nothing to do.
+
+        After `latest_ms`, a time of Redis, nothing is done.
+        """
         return Answer(
             await self.connection.call(
                 _RECOVER,
@@ -486,6 +530,7 @@ class Store:
                     name=keys.name,
                     entry=entry,
                     lease_ms=lease_ms,
+                    latest_ms=round(latest_ms),
                     max_recoveries=max_recoveries,
                     error=failure.value,
                     message=failure.message,

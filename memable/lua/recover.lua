@@ -8,9 +8,11 @@
 -- KEYS  queued    zset    to
 -- KEYS  failed    zset    or to
 -- KEYS  expiry    zset    of a failed one
--- ARGV  id, name, entry, lease_ms, max_recoveries, error, message, retention_ms, events
--- RETURNS  DONE queued | TERMINAL failed | STALE a delivery of the past, removed | NOT_REACHED renewed or gone meanwhile
+-- ARGV  id, name, entry, lease_ms, latest_ms, max_recoveries, error, message, retention_ms, events
+-- RETURNS  DONE queued | TERMINAL failed | STALE a delivery of the past, removed | NOT_REACHED renewed or gone meanwhile, or asked too late
 -- RETRY  the entry is gone: NOT_REACHED. Two leaders at once are harmless for the same reason
+-- a call that waited out an outage of Redis finds everything idle, before those who hold it could renew
+if now_ms() > tonumber(latest_ms) then return NOT_REACHED end
 local pending = redis.call('XPENDING', stream, GROUP, 'IDLE', lease_ms, entry, entry, 1)
 if #pending == 0 then return NOT_REACHED end
 local known = redis.call('HMGET', instance, 'entry', 'lease', 'alone')

@@ -25,7 +25,6 @@ _log = logging.getLogger("memable.leader")
 
 _BATCH = 200
 _TRIM_EVERY_S = 30.0
-_CONSUMER_IDLE_MS = 60_000
 _POSTPONED_MS = 10_000
 """How long a timer that cannot be fired waits for the next try: due for ever, it would keep the leader spinning."""
 _RETRY_S = 1.0
@@ -99,9 +98,11 @@ class Leader:
     async def _once(self) -> float:
         """One round; how long to sleep until the next."""
         round_s = self._lease_s / 3
-        may_sweep = self._may_sweep(time.monotonic())
-        lead = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000), is_new=not may_sweep)
+        is_new = not self._may_sweep(time.monotonic())
+        lead = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000), is_new=is_new)
         if lead.is_ours:
+            # asked again: the call may have waited out an outage
+            may_sweep = self._may_sweep(time.monotonic())
             await self._do_the_work(lead, round_s * 0.9 if may_sweep else None)
             round_s = min(round_s, self._reconciler.pause_s)
         return round_s if lead.next_ms is None else min(round_s, max(0, lead.next_ms - lead.now_ms) / 1000)
@@ -112,7 +113,7 @@ class Leader:
             await self._fire_due(now_ms)
         if sweep_every_s is not None and now_s - self._swept_s >= sweep_every_s:
             self._swept_s = now_s
-            await self._sweep()
+            await self._sweep(latest_ms=now_ms + self._lease_s / 3 * 1000)
         if now_s - self._trimmed_s >= _TRIM_EVERY_S:
             self._trimmed_s = now_s
             self._complaints.clear()
@@ -163,15 +164,15 @@ class Leader:
         names = await self._connection.command("HKEYS", self._store.keys.workflows)
         return [name.decode() for name in names]
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, *, latest_ms: float) -> None:
         for workflow in await self._workflows():
             try:
-                while await self._sweep_stream(workflow) and not self._is_stopping:
+                while await self._sweep_stream(workflow, latest_ms) and not self._is_stopping:
                     pass
             except ServerRefused as error:
                 self._complain(f"the stream of {workflow!r} cannot be swept", error)
 
-    async def _sweep_stream(self, workflow: str) -> bool:
+    async def _sweep_stream(self, workflow: str, latest_ms: float) -> bool:
         """Queue again what nobody has renewed for a lease; whether there may be more."""
         stream, command = self._partition.stream(workflow), self._connection.command
         lease_ms = round(self._lease_s * 1000)
@@ -184,30 +185,29 @@ class Leader:
         entries = [entry for entry, *_ in idle]
         found = await asyncio.gather(*(command("XRANGE", stream, entry, entry) for entry in entries))
         moved = await asyncio.gather(
-            *(self._try_recover(workflow, entry, each) for entry, each in zip(entries, found, strict=True))
+            *(self._try_recover(workflow, entry, each, latest_ms) for entry, each in zip(entries, found, strict=True))
         )
         return len(entries) == _BATCH and any(moved)
 
-    async def _try_recover(self, workflow: str, entry: bytes, found: list[Any]) -> bool:
+    async def _try_recover(self, workflow: str, entry: bytes, found: list[Any], latest_ms: float) -> bool:
         """Whether the entry could be dealt with: one that cannot must not keep the others waiting."""
         try:
-            await self._recover(workflow, entry, found)
+            return await self._recover(workflow, entry, found, latest_ms)
         except ServerRefused as error:
             self._complain(f"entry {entry.decode()} of workflow {workflow!r} cannot be recovered", error)
             return False
-        return True
 
-    async def _recover(self, workflow: str, entry: bytes, found: list[Any]) -> None:
+    async def _recover(self, workflow: str, entry: bytes, found: list[Any], latest_ms: float) -> bool:
         stream = self._partition.stream(workflow)
         if not found:  # deleted without having been acknowledged: a ghost
             await self._connection.command("XACK", stream, GROUP, entry)
-            return
+            return True
         instance_id = named_by(found[0][1])
         if instance_id is None:
             _log.error("removed what is no entry of memable: %s in %s", entry.decode(), stream)
             await self._connection.command("XACK", stream, GROUP, entry)
             await self._connection.command("XDEL", stream, entry)
-            return
+            return True
         keys = self._partition.of(workflow, instance_id)
         failure = failure_outcome(
             "WorkerLost",
@@ -218,6 +218,7 @@ class Leader:
             keys,
             entry.decode(),
             lease_ms=round(self._lease_s * 1000),
+            latest_ms=latest_ms,
             max_recoveries=self._max_recoveries,
             failure=failure,
             retention_ms=await self._retention_ms(workflow),
@@ -226,6 +227,7 @@ class Leader:
             _log.warning("%s was abandoned by its worker, and is queued again", keys.name)
         elif answer == Answer.TERMINAL:
             _log.error("%s", failure.message)
+        return answer != Answer.NOT_REACHED
 
     async def _retention_ms(self, workflow: str) -> int:
         raw = await self._connection.command("HGET", self._store.keys.workflows, workflow)
@@ -258,7 +260,10 @@ class Leader:
             return False
 
     async def _drop_consumers(self) -> None:
-        """Remove consumers of workers that are gone; one that still has pending entries waits for their recovery."""
+        """Remove consumers of workers that are gone; one that still has pending entries waits for their recovery.
+
+        One that lives after all (it was stopped for long, or has not shown itself yet) is made again by its next read.
+        """
         command = self._connection.command
         alive = set(await command("ZRANGE", self._store.keys.workers, 0, -1))
         for workflow in await self._workflows():
@@ -269,5 +274,5 @@ class Leader:
                 continue  # no stream or no group yet
             for consumer in consumers:
                 facts = dict(zip(consumer[::2], consumer[1::2], strict=True))
-                if facts[b"name"] not in alive and not facts[b"pending"] and facts[b"idle"] > _CONSUMER_IDLE_MS:
+                if facts[b"name"] not in alive and not facts[b"pending"]:
                     await self._store.drop_consumer(stream, facts[b"name"].decode())

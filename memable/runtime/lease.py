@@ -14,12 +14,11 @@ from typing import Any, Protocol
 import redis
 from redis.exceptions import NoScriptError
 
-from memable import lua
 from memable.context import CurrentStep
 from memable.endpoint import Endpoint
 from memable.lua import Answer
 from memable.runtime.tasks import Activity
-from memable.store import Held, Store
+from memable.store import RENEW, Held, Store, renewal
 
 _log = logging.getLogger("memable.lease")
 
@@ -31,8 +30,6 @@ BLOCKED_LIMIT_S = 60.0
 
 RENEWALS_PER_LEASE = 3
 _BATCH = 500
-
-_RENEW = lua.load("renew")
 
 
 class HeldRun(Protocol):
@@ -100,7 +97,7 @@ class LeaseKeeper:
 
     async def _ask(self, lease: _Lease) -> None:
         sent_s = time.monotonic()
-        await self._store.open(lease.run.held, (), ())
+        await self._store.renew(lease.run.held, self._worker)
         lease.confirmed_s = max(lease.confirmed_s, sent_s)
 
     # ── in the thread ────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,14 +141,9 @@ class LeaseKeeper:
         self._beat_asked_s = None
 
     def _renew(self) -> None:
-        for stream, leases in self._batches():
+        for leases in self._batches():
             sent_s = time.monotonic()
-            arguments = _RENEW.bind(
-                stream=stream,
-                instances=[each.run.held.keys.instance for each in leases],
-                worker=self._worker,
-                entries_and_leases=[word for each in leases for word in (each.run.held.entry, each.run.held.lease)],
-            )
+            arguments = renewal(self._worker, [each.run.held for each in leases])
             for lease, answer in zip(leases, self._call(1 + len(leases), arguments), strict=True):
                 if answer == Answer.LEASE_LOST:
                     self._tell(lease.run.on_lease_lost)
@@ -161,20 +153,21 @@ class LeaseKeeper:
                     lease.run.news_seen = answer
                     self._tell(lease.run.on_news)
 
-    def _batches(self) -> Iterator[tuple[str, Sequence[_Lease]]]:
+    def _batches(self) -> Iterator[Sequence[_Lease]]:
+        """All leases; those of a batch are of one stream."""
         by_stream: defaultdict[str, list[_Lease]] = defaultdict(list)
         for lease in list(self._leases.values()):
             by_stream[lease.run.held.keys.stream].append(lease)
-        for stream, leases in by_stream.items():
+        for leases in by_stream.values():
             for at in range(0, len(leases), _BATCH):
-                yield stream, leases[at : at + _BATCH]
+                yield leases[at : at + _BATCH]
 
     def _call(self, key_count: int, arguments: list[Any]) -> list[int]:
         client: Any = self._client  # the stub promises an awaitable as well
         try:
-            return list(client.evalsha(_RENEW.sha, key_count, *arguments))
+            return list(client.evalsha(RENEW.sha, key_count, *arguments))
         except NoScriptError:
-            return list(client.eval(_RENEW.source, key_count, *arguments))
+            return list(client.eval(RENEW.source, key_count, *arguments))
 
     def _tell(self, callback: Any) -> None:
         try:

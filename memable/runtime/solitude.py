@@ -5,6 +5,9 @@ without neighbours in its process, for two leases or until it makes progress. On
 fail it (recover.lua). A suspect waits until the others of its process have come to rest; meanwhile the process takes
 no work, and further suspects are handed back, so that they spread over the fleet instead of waiting in a line.
 
+Many are suspects at once when several processes die one after another, and a fleet whose workers all wait for solitude
+takes no work at all. So one at a time is alone in a partition (`solitude`), and the others run in company meanwhile.
+
 Neighbours may take hours to rest, and most suspects are innocent: one waits a lease for solitude, and then runs in
 company, where a loss does not fail it. Only the last chance waits, and lasts, without a limit: else what kills its
 worker would take others with it for ever.
@@ -55,22 +58,37 @@ class Solitude:
             run.stop(End.HANDED_BACK)
             return End.HANDED_BACK
         self._is_taken = True
-        is_last_chance = recoveries >= self._last_chance
         try:
-            await self._intake.hush()
-            try:
-                is_alone = await self._until_alone(run, None if is_last_chance else self._waiting_s)
-                if is_alone and run.over is None:
-                    _log.warning("%s has lost %d workers in a row: it runs alone for a while", run.name, recoveries)
-                    await self._store.isolate(run.held, alone=True)
-                carrying = asyncio.get_running_loop().create_task(run.carry())
-                if is_alone:
-                    await self._stay_alone(run, carrying, None if is_last_chance else self._alone_s)
-            finally:
-                self._intake.unhush()
+            carrying = await self._begin(run, is_last_chance=recoveries >= self._last_chance)
         finally:
             self._is_taken = False
         return await carrying
+
+    async def _begin(self, run: Run, *, is_last_chance: bool) -> asyncio.Task[End]:
+        """Begin to carry the run; return when it may have neighbours, or is over."""
+        if is_last_chance:
+            return await self._begin_alone(run, None, None)
+        partition = run.held.keys.partition
+        if not await self._store.enter_solitude(partition, self._waiting_s + self._alone_s):
+            return asyncio.get_running_loop().create_task(run.carry())
+        try:
+            return await self._begin_alone(run, self._waiting_s, self._alone_s)
+        finally:
+            await self._store.leave_solitude(partition)
+
+    async def _begin_alone(self, run: Run, waiting_s: float | None, alone_s: float | None) -> asyncio.Task[End]:
+        await self._intake.hush()
+        try:
+            is_alone = await self._until_alone(run, waiting_s)
+            if is_alone and run.over is None:
+                _log.warning("%s has lost several workers in a row: it runs alone for a while", run.name)
+                await self._store.isolate(run.held, alone=True)
+            carrying = asyncio.get_running_loop().create_task(run.carry())
+            if is_alone:
+                await self._stay_alone(run, carrying, alone_s)
+            return carrying
+        finally:
+            self._intake.unhush()
 
     async def _until_alone(self, run: Run, limit_s: float | None) -> bool:
         """Whether nothing else runs here any more; also true when the run is over, which needs no solitude."""

@@ -153,6 +153,7 @@ async def recover(client: Client, workflow: str) -> None:
             await Store(online.connection, online.store.keys).recover(
                 partition.of(workflow, found[0][1][1].decode()),
                 entry.decode(),
+                latest_ms=1e15,
                 lease_ms=0,
                 max_recoveries=5,
                 failure=failure_outcome("WorkerLost", "test"),

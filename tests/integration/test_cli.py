@@ -286,7 +286,7 @@ def test_a_setting_that_is_not_allowed(cli: Cli, monkeypatch: pytest.MonkeyPatch
 class OlderRedis(Proxy):
     """A server that says that it is Redis 6.2."""
 
-    async def _pump_replies(self, server: asyncio.StreamReader, writer: asyncio.StreamWriter, _: object) -> None:
+    async def _pump_replies(self, server: asyncio.StreamReader, writer: asyncio.StreamWriter, dialogue: object) -> None:
         while data := await server.read(1 << 20):
             writer.write(re.sub(rb"redis_version:\d\.\d", b"redis_version:6.2", data))
 

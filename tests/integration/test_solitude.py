@@ -121,3 +121,21 @@ async def test_but_the_last_chance_waits_for_solitude(redis_url: str, namespace:
         stage.let_go("suspect")
         assert await suspect.result(20) == "suspect"
         assert await neighbour.result(20) == "neighbour"
+
+
+async def test_one_suspect_at_a_time_keeps_a_worker_from_taking_work(redis_url: str, namespace: str) -> None:
+    async with connected(redis_url) as connection, AsyncExitStack() as exits:
+        stage = Stage(redis_url, namespace, connection, lease=60)
+        client = await exits.enter_async_context(Client(redis_url, app=stage.app(), settings=stage.settings))
+        suspects = [await stage.invoke(client, name, losses=2) for name in "abc"]
+        for _ in suspects:
+            await exits.enter_async_context(stage.engine())
+        await until(lambda: len(stage.begun) == 3, "each runs, in one worker or another")
+        alone = [await connection.command("HGET", stage.keys.of("hold", name).instance, "alone") for name in "abc"]
+        assert alone.count(b"1") == 1
+        innocent = await stage.invoke(client, "innocent", losses=0)
+        await until(lambda: "innocent" in stage.begun, "the others take work")
+        for each in (*suspects, innocent):
+            stage.let_go(each.instance_id)
+            assert await each.result(20) == each.instance_id
+        assert not await connection.command("EXISTS", stage.keys.partitions[0].solitude)

@@ -190,6 +190,7 @@ class _Part:
             partition.timers,
             partition.expiry,
             partition.leader,
+            partition.solitude,
         }
 
     def violations(self) -> Iterator[str]:

@@ -207,7 +207,9 @@ class Stage:
         head, _, _ = record.raw.partition(b',"due_ms":')
         await self.command("HSET", keys.steps, key, head + b',"due_ms":1000}')
 
-    async def recover(self, held: Held, *, lease_ms: int = 0, max_recoveries: int = 5, alone: bool = True) -> Answer:
+    async def recover(
+        self, held: Held, *, lease_ms: int = 0, latest_ms: float = 1e15, max_recoveries: int = 5, alone: bool = True
+    ) -> Answer:
         """What the leader does; the run had its worker for itself, unless it is said otherwise."""
         if alone and await self.command("HEXISTS", held.keys.instance, "lease"):
             await self.command("HSET", held.keys.instance, "alone", 1)
@@ -215,6 +217,7 @@ class Stage:
             held.keys,
             held.entry,
             lease_ms=lease_ms,
+            latest_ms=latest_ms,
             max_recoveries=max_recoveries,
             failure=BROKEN,
             retention_ms=LONG_MS,

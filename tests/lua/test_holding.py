@@ -146,6 +146,15 @@ async def test_renewing_never_brings_back_an_entry_that_is_not_pending(stage: St
     await stage.delete(held.keys)
 
 
+async def test_a_lease_lasts_from_its_claim_also_if_the_delivery_had_waited_for_longer(stage: Stage) -> None:
+    # in a worker that was stopped between the two, or was given work in the moment in which it was stopped
+    keys = await stage.invoke()
+    (held,) = await stage.deliver(keys)
+    await stage.make_idle(held, 2 * LEASE_MS)
+    await stage.store.claim(held, "w1")
+    assert await stage.recover(held, lease_ms=LEASE_MS) is Answer.NOT_REACHED
+
+
 # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -183,6 +192,14 @@ async def test_nobody_hands_back_what_another_holds(stage: Stage) -> None:
 
 
 # ── recover ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_nothing_is_taken_by_a_call_that_comes_too_late(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.make_idle(held, LEASE_MS)
+    before = await stage.check()
+    assert await stage.recover(held, lease_ms=LEASE_MS, latest_ms=1000, alone=False) is Answer.NOT_REACHED
+    assert await stage.check() == before
 
 
 async def test_nothing_is_taken_from_a_worker_that_renews(stage: Stage) -> None:
