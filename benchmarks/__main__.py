@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import time
+import traceback
 from importlib import import_module
 from typing import Any
 
@@ -60,29 +61,39 @@ def main() -> None:
             print_line(line)
 
     begin_s = time.monotonic()
-    _run(measures, given.runs, given.scale, tell)
+    failed = _run(measures, given.runs, given.scale, tell)
     results.save()
     if not given.json:
         print(report.text(results, goals))
         print(f"\nmeasured in {time.monotonic() - begin_s:.0f} s")
     if given.page:
-        if names != list(MEASURES) or given.scale < 1:
+        if names != list(MEASURES) or given.scale < 1 or failed:
             sys.stderr.write("docs/performance.md is left as it is: not all was measured\n")
         else:
             report.write_page(results, goals)
             _plot()
+    if failed:
+        raise SystemExit(f"failed, see above: {', '.join(failed)}")
 
 
-def _run(measures: list[Any], runs: int | None, scale: float, tell: Any) -> None:
-    """In turns: what else the machine does for a minute falls on one run of each, not on all runs of one."""
+def _run(measures: list[Any], runs: int | None, scale: float, tell: Any) -> list[str]:
+    """In turns: what else the machine does for a minute falls on one run of each, not on all runs of one.
+
+    A measure that fails keeps nothing from the others; which did.
+    """
+    failed: list[str] = []
     wanted = {each.__name__: each.WHOLE_RUNS if runs is None else min(runs, each.WHOLE_RUNS) for each in measures}
     for run in range(max(wanted.values())):
         for each in measures:
             if run < wanted[each.__name__]:
-                begin_s = time.monotonic()
-                run_once(each, run, scale, tell)
-                name = each.__name__.rpartition(".")[2]
+                name, begin_s = each.__name__.rpartition(".")[2], time.monotonic()
+                try:
+                    run_once(each, run, scale, tell)
+                except Exception:
+                    traceback.print_exc()
+                    failed.append(f"{name} in run {run + 1}")
                 sys.stderr.write(f"run {run + 1}, {name}: {time.monotonic() - begin_s:.1f} s\n")
+    return failed
 
 
 def _queues() -> dict[str, str]:
