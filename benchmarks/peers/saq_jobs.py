@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 from roles import CONCURRENCY, TALLY, arguments, main
@@ -25,7 +26,10 @@ class Saq:
         return await self.queue.enqueue("job", order=order, scheduled=0 if due_s is None else math.ceil(due_s))
 
     async def result(self, handle: Any) -> Any:
-        await handle.refresh(until_complete=0)
+        while not handle.completed:
+            # it reads first and listens then: of a job that ends in between it would never hear
+            with suppress(TimeoutError):
+                await handle.refresh(until_complete=1)
         return handle.result
 
     async def work(self) -> None:
