@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 from uuid import uuid4
 
 from memable.announcement import Announcement
-from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec, canonical_digest
+from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec
 from memable.connection import Endpoint, ScriptConnection
 from memable.entering import enter
 from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound
@@ -166,7 +165,7 @@ class Client:
         online = self._require_started()
         known = await self._known(workflow)
         raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
-        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, canonical_digest(raw))
+        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw)
         return self._handle(workflow, chosen, created=created)
 
     @overload
@@ -202,21 +201,14 @@ class Client:
         handles: list[Invocation[Any] | InputConflict] = []
         for first in range(0, len(chosen), _BATCH):
             batch = chosen[first : first + _BATCH]
-            # whatever fails, all of the batch is waited for: none may be started after this has returned
-            answers = await asyncio.gather(
-                *(
-                    online.store.invoke(online.store.keys.of(name, each), new_token(), raw, canonical_digest(raw))
-                    for each, raw in zip(batch, encoded[first : first + _BATCH], strict=True)
-                ),
-                return_exceptions=True,
+            raws = encoded[first : first + _BATCH]
+            answers = await online.store.invoke_many(
+                [(online.store.keys.of(name, each), new_token(), raw) for each, raw in zip(batch, raws, strict=True)]
             )
-            for each, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, InputConflict):
-                    handles.append(answer)
-                elif isinstance(answer, BaseException):
-                    raise answer
-                else:
-                    handles.append(self._handle(workflow, each, created=answer))
+            handles += (
+                answer if isinstance(answer, InputConflict) else self._handle(workflow, each, created=answer)
+                for each, answer in zip(batch, answers, strict=True)
+            )
         return handles
 
     # ── acting on instances ──────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,6 @@ for an int and comes back as that int; at the top it is a `TypeMismatch`.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 import re
@@ -54,10 +53,10 @@ __all__ = [
     "UNTYPED",
     "Codec",
     "TypeCodec",
-    "canonical_digest",
     "from_json",
     "json_type",
     "plain",
+    "same_plain",
     "to_json",
 ]
 
@@ -406,14 +405,13 @@ _FIRST_BYTES[b"-"] = "number"
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def canonical_digest(raw: bytes) -> str:
-    """A digest that is equal for equal plain values: key order and spacing do not matter, and `1.0` is `1`.
+def same_plain(one: bytes, other: bytes) -> bool:
+    """Whether two JSON texts stand for equal plain values: key order and spacing do not matter, and `1.0` is `1`."""
+    return one == other or _canonical(one) == _canonical(other)
 
-    Written by the standard library, not by orjson: the digest is stored and compared by other versions of memable,
-    and must not depend on how a release of orjson prints a float.
-    """
-    canonical = _CANONICAL.encode(_whole_floats(plain(raw)))
-    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+def _canonical(raw: bytes) -> str:
+    return _CANONICAL.encode(_whole_floats(plain(raw)))
 
 
 def plain(raw: bytes) -> Any:

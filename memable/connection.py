@@ -41,6 +41,9 @@ logger = logging.getLogger("memable.connection")
 CLOSE_S = 2.0
 _STALL_S = 1.0
 _BATCH_CALLS = 512
+_EAGER_CALLS = 16
+"""So many calls are sent at once, before the turn is over: Redis works while this process goes on asking."""
+
 _UNSENT_BYTES = 1 << 20
 _GIVEN_UP = -math.inf
 
@@ -102,16 +105,21 @@ class ScriptConnection:
         future: asyncio.Future[Any] = loop.create_future()
         expires_s = math.inf if self._give_up_after_s is None else loop.time() + self._give_up_after_s
         self._waiting.append(Call(words, pack(words), script, future, expires_s))
-        if not self._flush_is_due:
+        if len(self._waiting) >= _EAGER_CALLS:
+            self._flush()
+        elif not self._flush_is_due:
             self._flush_is_due = True
-            loop.call_soon(self._flush, context=self._context)
+            loop.call_soon(self._flush_now, context=self._context)
         if self._watch_timer is None:
             self._arm_watch()
         return future
 
+    def _flush_now(self) -> None:
+        self._flush_is_due = False
+        self._flush()
+
     def _flush(self) -> None:
         """Send what is in line, unless the server is away, has just refused, or has not taken the last megabyte yet."""
-        self._flush_is_due = False
         wire, waiting, in_flight = self._wire, self._waiting, self._in_flight
         if wire is None or self._refused:
             return

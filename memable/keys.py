@@ -21,7 +21,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:meta`                | hash    | `layout` version and number of `partitions`           | for ever               |
 
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
-made by invoke), `input`, `digest` (of the input), `output`, `error` (JSON), `progress` (what `set_status` said last),
+made by invoke), `input`, `output`, `error` (JSON), `progress` (what `set_status` said last),
 `waiting` (keys of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and
 its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
 a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),

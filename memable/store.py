@@ -6,6 +6,7 @@ repeats calls without thinking, and nothing here does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from memable import lua
 from memable.calls import AnyScript, Script
+from memable.codec import same_plain
 from memable.errors import (
     InputConflict,
     InstanceNotFound,
@@ -30,9 +32,9 @@ from memable.state import Status, StepKind
 class Connection(Protocol):
     """What the store needs of a connection: see connection.py."""
 
-    def call(self, script: AnyScript, arguments: Sequence[lua.Argument]) -> Any: ...
+    def call(self, script: AnyScript, arguments: Sequence[lua.Argument]) -> asyncio.Future[Any]: ...
 
-    def command(self, *words: lua.Argument) -> Any: ...
+    def command(self, *words: lua.Argument) -> asyncio.Future[Any]: ...
 
 
 class LeaseLost(Exception):
@@ -209,6 +211,15 @@ def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", fo
             return StorageError(f"a script gave an answer that has no meaning for {keys.name}: {answer}")
 
 
+def _is_new(keys: InstanceKeys, input: bytes, reply: list[Any]) -> bool:
+    answer, *there = reply
+    if answer == Answer.CONFLICT and same_plain(input, there[0]):
+        return False
+    if answer < 0:
+        raise _refuse(answer, keys)
+    return bool(answer == Answer.DONE)
+
+
 class Store:
     """The durable operations of one namespace over one connection."""
 
@@ -218,29 +229,38 @@ class Store:
 
     # ── from applications ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def invoke(self, keys: InstanceKeys, life: str, input: bytes, digest: str) -> bool:
+    async def invoke(self, keys: InstanceKeys, life: str, input: bytes) -> bool:
         """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
-        answer = await self.connection.call(
-            _INVOKE,
-            _INVOKE.bind(
-                instance=keys.instance,
-                steps=keys.steps,
-                stream=keys.stream,
-                queued=keys.index(Status.QUEUED),
-                expiry=keys.expiry,
-                completed=keys.index(Status.COMPLETED),
-                failed=keys.index(Status.FAILED),
-                cancelled=keys.index(Status.CANCELLED),
-                id=keys.instance_id,
-                name=keys.name,
-                life=life,
-                input=input,
-                digest=digest,
-            ),
+        return _is_new(keys, input, await self._invoke(keys, life, input))
+
+    async def invoke_many(self, instances: Sequence[tuple[InstanceKeys, str, bytes]]) -> list[bool | InputConflict]:
+        """As `invoke` for each, all at once; a conflict stands in its place. Whatever fails, all are waited for."""
+        calls = [self._invoke(*each) for each in instances]
+        await asyncio.wait(calls)
+        answers: list[bool | InputConflict] = []
+        for (keys, _, input), call in zip(instances, calls, strict=True):
+            try:
+                answers.append(_is_new(keys, input, call.result()))
+            except InputConflict as conflict:
+                answers.append(conflict)
+        return answers
+
+    def _invoke(self, keys: InstanceKeys, life: str, input: bytes) -> asyncio.Future[list[Any]]:
+        arguments = _INVOKE.bind(
+            instance=keys.instance,
+            steps=keys.steps,
+            stream=keys.stream,
+            queued=keys.index(Status.QUEUED),
+            expiry=keys.expiry,
+            completed=keys.index(Status.COMPLETED),
+            failed=keys.index(Status.FAILED),
+            cancelled=keys.index(Status.CANCELLED),
+            id=keys.instance_id,
+            name=keys.name,
+            life=life,
+            input=input,
         )
-        if answer < 0:
-            raise _refuse(answer, keys)
-        return bool(answer == Answer.DONE)
+        return self.connection.call(_INVOKE, arguments)
 
     async def signal(self, keys: InstanceKeys, key: str, signal_id: str, payload: Payload) -> None:
         """Complete an open point; `SignalRejected`, `SignalSuperseded` or `TypeMismatch` if that is not possible."""

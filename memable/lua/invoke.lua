@@ -8,16 +8,17 @@
 -- KEYS  completed zset    the same
 -- KEYS  failed    zset
 -- KEYS  cancelled zset
--- ARGV  id, name, life, input, digest
--- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with another input
+-- ARGV  id, name, life, input
+-- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
-local known = redis.call('HMGET', instance, 'life', 'digest')
+local known = redis.call('HMGET', instance, 'life', 'input')
 if known[1] then
-  if known[1] == life then return DONE end
-  return known[2] == digest and ALREADY or CONFLICT
+  if known[1] == life then return {DONE} end
+  if known[2] == input then return {ALREADY} end
+  return {CONFLICT, known[2]}
 end
 local created_us = whole(now_us())
-redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'digest', digest,
+redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input,
   'created_us', created_us, 'entry', put_in_stream(stream, id))
 -- else the new instance would be handed the old one's records. Not first: a full Redis refuses a script by its first write,
 -- unless that is one that frees memory
@@ -27,4 +28,4 @@ if redis.call('ZREM', expiry, name) == 1 then
   for _, index in ipairs({completed, failed, cancelled}) do redis.call('ZREM', index, id) end
 end
 redis.call('ZADD', queued, created_us, id)
-return DONE
+return {DONE}

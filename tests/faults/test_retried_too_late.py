@@ -60,7 +60,7 @@ class Late:
 LATE = {
     "invoke": Late(
         a_new_id,
-        lambda store, keys: store.invoke(keys, new_token(), b'{"id":"42"}', "digest"),
+        lambda store, keys: store.invoke(keys, new_token(), b'{"id":"42"}'),
         claimed=True,
         finished=True,
         anew=False,  # and so it is: the instance of that id is not the caller's

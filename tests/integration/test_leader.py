@@ -26,7 +26,7 @@ async def order(ctx: Context) -> None: ...
 async def abandoned(connection: ScriptConnection, store: Store) -> Held:
     """An instance whose worker has not renewed for ten leases."""
     keys = store.keys.of("order", "42")
-    await store.invoke(keys, new_token(), b"null", "digest")
+    await store.invoke(keys, new_token(), b"null")
     await connection.command("XGROUP", "CREATE", keys.stream, GROUP, 0)
     reply = await connection.command("XREADGROUP", "GROUP", GROUP, "w1", "STREAMS", keys.stream, ">")
     held = Held(keys, reply[0][1][0][0].decode(), new_token())

@@ -25,7 +25,6 @@ _KNOWN = frozenset(
         "version",
         "life",
         "input",
-        "digest",
         "output",
         "error",
         "progress",

@@ -22,7 +22,7 @@ class Instance:
     """One life of an instance."""
 
     life: str
-    digest: str
+    input: str
     status: Status = Status.QUEUED
     message: str = ""
     version: int = 1
@@ -111,12 +111,12 @@ class Model:
         instance = self.instances.get(held.keys.name)
         return Answer.DONE if instance is not None and instance.rested_by == held.lease else Answer.LEASE_LOST
 
-    def invoke(self, name: str, life: str, digest: str) -> Answer:
+    def invoke(self, name: str, life: str, input: str) -> Answer:
         known = self.instances.get(name)
         if known is None:
-            self.instances[name] = Instance(life, digest)
+            self.instances[name] = Instance(life, input)
         elif known.life != life:
-            return Answer.ALREADY if known.digest == digest else Answer.CONFLICT
+            return Answer.ALREADY if known.input == input else Answer.CONFLICT
         return Answer.DONE
 
     def claim(self, held: Held, worker: str) -> Answer:
@@ -270,7 +270,7 @@ _TOKENS = ("lease", "worker", "rested_by", "entry")
 
 def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
     numbers = {name: int(fields.get(name, 0)) for name in _NUMBERS}
-    texts = {name: fields.get(name, "") for name in ("status", "message", "progress", "life", "digest", "failed_keys")}
+    texts = {name: fields.get(name, "") for name in ("status", "message", "progress", "life", "input", "failed_keys")}
     tokens = {name: fields.get(name) for name in _TOKENS}
     records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
     return {
@@ -286,7 +286,7 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
 
 
 def _expected(instance: Instance) -> dict[str, object]:
-    names = (*_NUMBERS, *_TOKENS, "message", "progress", "life", "digest", "resumes")
+    names = (*_NUMBERS, *_TOKENS, "message", "progress", "life", "input", "resumes")
     return {
         **{name: getattr(instance, name) for name in names},
         "status": str(instance.status),

@@ -149,7 +149,7 @@ class Stage:
 
     async def invoke(self, instance_id: str = "42") -> InstanceKeys:
         keys = self.of(instance_id)
-        assert await self.store.invoke(keys, new_token(), b'{"id":"42"}', "digest")
+        assert await self.store.invoke(keys, new_token(), b'{"id":"42"}')
         return keys
 
     async def deliver(self, keys: InstanceKeys, worker: str = "w1") -> list[Held]:

@@ -13,26 +13,25 @@ from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, t
 
 async def test_a_new_instance_is_queued_and_in_its_stream(stage: Stage) -> None:
     keys = stage.of()
-    assert await stage.store.invoke(keys, "life", b"[1]", "digest")
+    assert await stage.store.invoke(keys, "life", b"[1]")
     assert stage.answered() is Answer.DONE
     fields = await stage.fields(keys)
-    assert {name: fields[name] for name in ("status", "message", "version", "life", "input", "digest")} == {
+    assert {name: fields[name] for name in ("status", "message", "version", "life", "input")} == {
         "status": "queued",
         "message": "",
         "version": "1",
         "life": "life",
         "input": "[1]",
-        "digest": "digest",
     }
 
 
 async def test_the_same_input_joins_and_another_conflicts(stage: Stage) -> None:
     keys = await stage.invoke()
     before = await stage.check()
-    assert not await stage.store.invoke(keys, new_token(), b'{"id":"42"}', "digest")
+    assert not await stage.store.invoke(keys, new_token(), b'{"id":"42"}')
     assert stage.answered() is Answer.ALREADY
     with pytest.raises(InputConflict, match="order/42"):
-        await stage.store.invoke(keys, new_token(), b"2", "another digest")
+        await stage.store.invoke(keys, new_token(), b"2")
     assert stage.answered() is Answer.CONFLICT
     assert await stage.check() == before
 

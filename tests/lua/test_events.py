@@ -75,7 +75,7 @@ async def test_what_changes_nothing_is_not_heard(stage: Stage) -> None:
     await stage.store.signal(keys, "approval", "s1", YES)
     async with stage.listening(keys.events) as heard:
         await stage.again()
-        await stage.store.invoke(keys, new_token(), b"", "digest")
+        await stage.store.invoke(keys, new_token(), b'{"id":"42"}')
         await stage.store.resume(keys, new_token())
         await stage.store.fire_timer(keys, "approval")
         await stage.recover(held)

@@ -39,7 +39,7 @@ HARD = [
 async def test_any_result_input_payload_and_output_comes_back_as_it_was(stage: Stage, value: object) -> None:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     keys = stage.of()
-    await stage.store.invoke(keys, "life", text, "digest")
+    await stage.store.invoke(keys, "life", text)
     (held,) = await stage.deliver(keys)
     assert (await stage.store.claim(held, "w1")).input == text
     await stage.store.record(held, "charge", Draft.completed(StepKind.STEP, "Any", text), 1)

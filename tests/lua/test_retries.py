@@ -197,7 +197,7 @@ async def test_invoke_made_again_leaves_a_later_instance_alone(stage: Stage) -> 
     keys = await stage.invoke()
     first = stage.last_call
     await stage.delete(keys)
-    await stage.store.invoke(keys, new_token(), b"2", "another digest")
+    await stage.store.invoke(keys, new_token(), b"2")
     assert await _again(stage, first) is Answer.CONFLICT
 
 

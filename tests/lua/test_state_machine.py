@@ -141,12 +141,12 @@ class StoreMachine(RuleBasedStateMachine):
     def of(self, instance_id: str) -> InstanceKeys:
         return self.stage.keys.of(WORKFLOW, instance_id)
 
-    @rule(instance_id=ids, digest=st.sampled_from(["one", "two"]), is_answered=st.booleans())
-    def invoke(self, instance_id: str, digest: str, is_answered: bool) -> None:
+    @rule(instance_id=ids, input=st.sampled_from(["1", "2"]), is_answered=st.booleans())
+    def invoke(self, instance_id: str, input: str, is_answered: bool) -> None:
         keys, life = self.of(instance_id), new_token()
         self.make(
-            lambda: self.store.invoke(keys, life, digest.encode(), digest),
-            lambda: self.model.invoke(keys.name, life, digest),
+            lambda: self.store.invoke(keys, life, input.encode()),
+            lambda: self.model.invoke(keys.name, life, input),
             is_answered=is_answered,
         )
 
@@ -210,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.of(instance_id).name
         instance = self.model.instances.get(name)
         if instance is None:
-            self.invoke(instance_id, "one", is_answered=True)
+            self.invoke(instance_id, "1", is_answered=True)
         elif instance.status.is_at_rest and goes_on:
             self.resume(instance_id, is_answered=True)
         self.deliver(instance_id, worker)
