@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from memable import lua
+from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript, Script
 from memable.codec import same_plain
 from memable.errors import (
@@ -107,7 +108,7 @@ class Point:
     key: str
     kind: StepKind
     tag: str
-    json_types: Iterable[str]
+    json_types: Collection[str]
     after_ms: float | None = None
     at_ms: float | None = None
     elapsed_ms: int = 0
@@ -118,11 +119,16 @@ class Point:
             self.key,
             self.kind.value,
             Draft.suspended(self.kind, self.tag),
-            f"{self.tag}|{','.join(self.json_types)}",
+            f"{self.tag}|{_joined(self.json_types)}",
             "" if self.after_ms is None else self.after_ms,
             "" if self.at_ms is None else self.at_ms,
             self.elapsed_ms,
         )
+
+
+def _joined(json_types: Collection[str]) -> str:
+    # most points take anything, and there may be many of them
+    return "*" if len(json_types) == len(ALL_JSON_TYPES) else ",".join(json_types)
 
 
 @dataclass(frozen=True, slots=True)

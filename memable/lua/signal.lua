@@ -16,11 +16,12 @@ if by then return {by == this and DONE or SUPERSEDED} end
 if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
 local point = open_point(steps, key)
 if not point then return {redis.call('HEXISTS', steps, key) == 1 and CONFLICT or NOT_REACHED} end
--- `accepts` is `TAG|TYPE,TYPE`: a sender that names a type must name this one, any other must send one of these JSON types
+-- `accepts` is `TAG|TYPE,TYPE` or `TAG|*`: a sender that names a type must name this one, any other must send one of these JSON
+-- types
 local declared, types = string.match(point.accepts, '^(.*)|(.*)$')
 if tag ~= '' and declared ~= '' then
   if tag ~= declared then return {MISMATCH, declared} end
-elseif not string.find(',' .. types .. ',', ',' .. json_type .. ',', 1, true) then
+elseif types ~= '*' and not string.find(',' .. types .. ',', ',' .. json_type .. ',', 1, true) then
   return {MISMATCH, declared}
 end
 if point.kind == 'timer' then head, tail = timer_head, timer_tail end
