@@ -94,6 +94,10 @@ class Record:
         self._facts: dict[str, Any] = from_json(head + b"}" if found else raw)
 
     @property
+    def completed_ms(self) -> int:
+        return int(self._facts.get("completed_ms", 0))
+
+    @property
     def kind(self) -> StepKind:
         return StepKind(self._facts["kind"])
 

@@ -38,6 +38,10 @@ class Connection(Protocol):
     def command(self, *words: lua.Argument) -> asyncio.Future[Any]: ...
 
 
+DELAYED_MS = 250
+"""An entry that was delivered longer ago is idle from its claim on; a lease can be so much shorter than it should."""
+
+
 class LeaseLost(Exception):
     """The run's lease is not the instance's current one: the run is over, and must stop silently."""
 
@@ -185,7 +189,8 @@ def _text(value: bytes | str | None) -> str:
 def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     """The records of points that are completed: from now on the run knows of them."""
     records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
-    held.learn(records)
+    # of many the last are kept, and Redis loses what was completed last
+    held.learn(sorted(records, key=lambda key: Record(records[key]).completed_ms))
     return records
 
 
@@ -243,6 +248,9 @@ class Store:
         """As `invoke` for each, all at once; a conflict stands in its place. Whatever fails, all are waited for."""
         calls = [self._invoke(*each) for each in instances]
         await asyncio.wait(calls)
+        failures = [error for call in calls if (error := call.exception()) is not None]
+        if failures:
+            raise failures[0]
         answers: list[bool | InputConflict] = []
         for (keys, _, input), call in zip(instances, calls, strict=True):
             try:
@@ -336,6 +344,7 @@ class Store:
                 lease=held.lease,
                 worker=worker,
                 control=keys.partition.control(worker),
+                delayed_ms=DELAYED_MS,
                 events=keys.events,
             ),
         )
@@ -366,7 +375,8 @@ class Store:
             raise _refuse(answer, keys)
         # an open point may be withdrawn, and that is no loss of history
         if not there or not Record(there[0]).is_open:
-            held.learn((key,), known)
+            # one that was there already may be older than what is known
+            held.learn((key,), () if there else known)
         return there[0] if there else None
 
     async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:

@@ -5,12 +5,9 @@
 -- KEYS  stream    stream  the entry's idle time starts again; one that is not the instance's is removed
 -- KEYS  queued    zset    from
 -- KEYS  running   zset    to
--- ARGV  id, entry, lease, worker, control, events
+-- ARGV  id, entry, lease, worker, control, delayed_ms, events
 -- RETURNS  DONE life, input, progress, attempt, started_ms, recoveries, steps | STALE a delivery of the past, removed | LEASE_LOST another run has it
 -- RETRY  by `lease`: the same answer; after the instance has moved on its entry is another: STALE
--- less than a lease by more than the third after which the run is renewed for the first time
-local DELAYED_MS = 250
-
 local known = redis.call('HMGET', instance, 'entry', 'lease', 'life', 'input', 'progress', 'created_us', 'recoveries',
   'version', 'attempt', 'started_ms')
 if known[1] ~= entry then
@@ -19,7 +16,7 @@ if known[1] ~= entry then
 end
 if known[2] and known[2] ~= lease then return {LEASE_LOST} end
 -- a delivery may have waited in a worker that was stopped: idle for a lease already, it would be recovered under the new run
-if #redis.call('XPENDING', stream, GROUP, 'IDLE', DELAYED_MS, entry, entry, 1) > 0 then
+if #redis.call('XPENDING', stream, GROUP, 'IDLE', delayed_ms, entry, entry, 1) > 0 then
   redis.call('XCLAIM', stream, GROUP, worker, 0, entry, 'JUSTID')
 end
 local attempt, started_ms = known[9] or '0', known[10] or whole(now_ms())

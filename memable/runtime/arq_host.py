@@ -355,6 +355,10 @@ def _end_whatever_its_jobs(main: asyncio.Task[Any]) -> None:
     close = worker.close
 
     async def close_after_jobs() -> None:
+        if not worker._handle_signals:
+            # arq's `close` does so first: no signal has told the jobs to end
+            for task in worker.tasks.values():
+                task.cancel()
         if worker.tasks:
             await asyncio.wait(worker.tasks.values())
         worker.tasks = {job_id: task for job_id, task in worker.tasks.items() if not task.cancelled()}

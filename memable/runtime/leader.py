@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from typing import Any
 
@@ -56,6 +57,7 @@ class Leader:
         self._task: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
         self._swept_s = self._trimmed_s = 0.0
+        self._rested_s = self._there_since_s = -math.inf
         self._complaints: set[str] = set()
         """What was refused since the last trim: one instance must not stop the rest, nor fill the log."""
 
@@ -97,6 +99,16 @@ class Leader:
 
     async def _once(self) -> float:
         """One round; how long to sleep until the next."""
+        now_s = time.monotonic()
+        if math.isfinite(self._rested_s) and now_s - self._rested_s > self._lease_s:
+            # this process was stopped, perhaps the whole machine: then those who hold instances could not renew
+            self._there_since_s = now_s
+        try:
+            return await self._round()
+        finally:
+            self._rested_s = time.monotonic()
+
+    async def _round(self) -> float:
         round_s = self._lease_s / 3
         is_new = not self._may_sweep(time.monotonic())
         lead = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000), is_new=is_new)
@@ -158,7 +170,7 @@ class Leader:
     def _may_sweep(self, now_s: float) -> bool:
         """After an outage everything looks idle: those who hold instances must have had the time to renew."""
         since_s = self._connection.connected_at_s
-        return since_s is not None and now_s - since_s >= self._lease_s
+        return since_s is not None and now_s - max(since_s, self._there_since_s) >= self._lease_s
 
     async def _workflows(self) -> list[str]:
         names = await self._connection.command("HKEYS", self._store.keys.workflows)
@@ -231,7 +243,11 @@ class Leader:
 
     async def _retention_ms(self, workflow: str) -> int:
         raw = await self._connection.command("HGET", self._store.keys.workflows, workflow)
-        said = None if raw is None else parse(workflow, raw).retention_ms
+        try:
+            said = None if raw is None else parse(workflow, raw).retention_ms
+        except StorageError as error:  # of another version, say: what its workers held is recovered all the same
+            self._complain(f"workflow {workflow!r}", error)
+            said = None
         return self._default_retention_ms if said is None else said
 
     # ── what retention is over for, and workers that are gone ────────────────────────────────────────────────────

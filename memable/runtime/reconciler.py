@@ -71,13 +71,19 @@ class Reconciler:
             return
         if not self._lists:
             self._lists.extend((workflow, status) for workflow in await self._workflows() for status in _LIVE)
-        if self._lists:
-            await self._look_at_a_page(*self._lists[0])
+        try:
+            if self._lists:
+                await self._look_at_a_page(*self._lists[0])
+        finally:
+            # also when it is refused: what is due for ever would keep the leader spinning
+            if not self._lists:
+                self._is_in_a_hurry = False
+            self._due_s = time.monotonic() + self._pause_after_a_page_s()
+
+    def _pause_after_a_page_s(self) -> float:
         if not self._lists:
-            self._is_in_a_hurry = False
-            self._due_s = time.monotonic() + _WALK_EVERY_S
-        else:
-            self._due_s = time.monotonic() + (_HURRY_S if self._is_in_a_hurry else self._page_every_s)
+            return _WALK_EVERY_S
+        return _HURRY_S if self._is_in_a_hurry else self._page_every_s
 
     async def _look_for_a_restart(self) -> None:
         """A walk begins, in a hurry, when this is another life of the server, or another server."""
@@ -97,15 +103,30 @@ class Reconciler:
     async def _look_at_a_page(self, workflow: str, status: Status) -> None:
         index = self._partition.index(workflow, status)
         page = await self._connection.command("ZRANGE", index, self._offset, self._offset + _PAGE - 1)
-        ids = list(_ids(page))
-        if ids:
-            for id, what in await self._store.reconcile(self._partition, workflow, status, ids):
-                self._tell(f"{workflow}/{id}", what)
         # what comes to rest meanwhile shifts the rest, and the next walk finds what this one has missed
         self._offset += len(page)
         if len(page) < _PAGE:
             self._lists.popleft()
             self._offset = 0
+        await self._mend(workflow, status, list(_ids(page)))
+
+    async def _mend(self, workflow: str, status: Status, ids: list[str]) -> None:
+        """One that is refused must not keep the others of its page from being mended."""
+        if not ids:
+            return
+        try:
+            mended = await self._store.reconcile(self._partition, workflow, status, ids)
+        except ServerRefused:
+            if len(ids) == 1:
+                raise
+            half = len(ids) // 2
+            try:
+                await self._mend(workflow, status, ids[:half])
+            finally:
+                await self._mend(workflow, status, ids[half:])
+            return
+        for id, what in mended:
+            self._tell(f"{workflow}/{id}", what)
 
     def _tell(self, name: str, what: str) -> None:
         if what in _MENDED:

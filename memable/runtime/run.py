@@ -129,6 +129,7 @@ class Run:
         self.held = held
         self.news_seen = 0
         self.on_progress: Callable[[], None] = _nothing
+        self.on_over: Callable[[], None] = _nothing
         self.over: End | None = None
         self.has_begun = False
         self._workshop = workshop
@@ -589,6 +590,7 @@ class Run:
         if self.over is not None and self.over is not End.RETURNED:
             return
         self.over = end
+        self.on_over()
         if self._landed is not None and not self._landed.done():
             self._landed.set_result(None)
         self._press(_FAREWELLS)

@@ -30,7 +30,7 @@ from memable.runtime.steps import StepCaller
 from memable.runtime.tasks import Activity, install_task_factory
 from memable.runtime.threads import StepThreads
 from memable.settings import Settings
-from memable.store import Held, LeaseLost, Store, new_token
+from memable.store import DELAYED_MS, Held, LeaseLost, Store, new_token
 from memable.workflow import App, Workflow
 
 _log = logging.getLogger("memable.runtime")
@@ -269,7 +269,7 @@ class Runtime:
             claim = await self._store.claim(held, self.worker)
             run = Run(self._workshop, workflow, held, claim)
             self._runs[keys.name] = run
-            self._leases.hold(run, sent_s)
+            self._leases.hold(run, sent_s - DELAYED_MS / 1000)
             if self._is_handing_back:  # its claim was on its way
                 run.stop(End.HANDED_BACK)
             try:

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from memable.errors import StorageError
 from memable.runtime.intake import Intake
 from memable.runtime.run import End, Run
 from memable.store import LeaseLost, Store
@@ -58,6 +59,7 @@ class Solitude:
             run.stop(End.HANDED_BACK)
             return End.HANDED_BACK
         self._is_taken = True
+        run.on_over = self._someone_ended.set  # one that is another's, or handed back, waits for nothing
         try:
             carrying = await self._begin(run, is_last_chance=recoveries >= self._last_chance)
         finally:
@@ -74,7 +76,8 @@ class Solitude:
         try:
             return await self._begin_alone(run, self._waiting_s, self._alone_s)
         finally:
-            await self._store.leave_solitude(partition)
+            with suppress(StorageError):  # it ends by itself, and the run goes on
+                await self._store.leave_solitude(partition)
 
     async def _begin_alone(self, run: Run, waiting_s: float | None, alone_s: float | None) -> asyncio.Task[End]:
         await self._intake.hush()
@@ -84,8 +87,13 @@ class Solitude:
                 _log.warning("%s has lost several workers in a row: it runs alone for a while", run.name)
                 await self._store.isolate(run.held, alone=True)
             carrying = asyncio.get_running_loop().create_task(run.carry())
-            if is_alone:
-                await self._stay_alone(run, carrying, alone_s)
+            try:
+                if is_alone:
+                    await self._stay_alone(run, carrying, alone_s)
+            except Exception:
+                run.stop(End.BROKEN)  # else it would go on without a slot, and without a lease that is renewed
+                await carrying
+                raise
             return carrying
         finally:
             self._intake.unhush()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from memable.runtime.tasks import EscapedExit
@@ -27,7 +27,6 @@ class StepThreads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._started = 0
         self._taken = 0
         """Threads that make a call, or are promised to one."""
@@ -55,11 +54,15 @@ class StepThreads:
             except BaseException:
                 self._give_away()
                 raise
+        if self._started < self._taken:  # no more than `limit`, and one for each call that waits for a thread
+            try:
+                threading.Thread(target=self._work, name=f"memable-step-{self._started + 1}", daemon=True).start()
+            except BaseException:  # no more threads are allowed: nothing is left in the queue to be called later
+                self._give_away()
+                raise
+            self._started += 1
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.put((lambda: context.run(fn, *args), future, loop))
-        if not self._idle.acquire(blocking=False):
-            self._started += 1
-            threading.Thread(target=self._work, name=f"memable-step-{self._started}", daemon=True).start()
         return await future
 
     async def _wait_in_line(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,7 +90,7 @@ class StepThreads:
             self._queue.put(None)
 
     def _work(self) -> None:
-        while (work := self._next()) is not None:
+        while (work := self._queue.get()) is not None:
             call, future, loop = work
             error: BaseException | None = None
             result = None
@@ -103,13 +106,6 @@ class StepThreads:
     def _end(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._give_away()
         _settle(future, result, error)
-
-    def _next(self) -> _Work | None:
-        try:
-            return self._queue.get_nowait()
-        except Empty:
-            self._idle.release()
-            return self._queue.get()
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

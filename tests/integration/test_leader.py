@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from memable import App, Client, Context, Engine, Settings, Status
 from memable.announcement import announcement
 from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection
+from memable.embedded import TemporaryServer
 from memable.entering import enter
 from memable.keys import GROUP, Keys
 from memable.runtime.leader import Leader
@@ -145,3 +148,73 @@ async def test_what_was_lost_outside_of_memable_is_mended_and_told(
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "patient/waiting: a timer of it was lost" in told
     assert "patient/queued: its stream entry was lost" in told
+
+
+async def test_a_leader_that_was_stopped_itself_lets_the_others_renew_first(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(redis_url) as connection:
+        store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
+        (partition,) = store.keys.partitions
+        leader = Leader(
+            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+        )
+        connection.connected_at_s = time.monotonic() - 2 * LEASE_S
+        await leader._once()
+        held = await abandoned(connection, store)  # as everything looks after a whole machine was frozen
+        monotonic = time.monotonic
+        monkeypatch.setattr("memable.runtime.leader.time.monotonic", lambda: monotonic() + 10 * LEASE_S)
+        await leader._once()
+        monkeypatch.undo()
+        assert await connection.command("HGET", held.keys.instance, "status") == b"running"
+        await store.resign(partition, leader._token)
+
+
+async def evalsha_calls(connection: ScriptConnection) -> int:
+    stats = (await connection.command("INFO", "commandstats")).decode()
+    found = re.search(r"cmdstat_evalsha:calls=(\d+)", stats)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.disorderly
+@pytest.mark.parametrize("how", ["of the wrong type", "half lost"])
+async def test_one_broken_instance_neither_keeps_the_others_from_being_mended_nor_the_leader_spinning(
+    server: TemporaryServer, namespace: str, how: str
+) -> None:
+    app = App()
+    app.register("order", order)
+    keys = Keys(namespace, partitions=1)
+    broken, lost = keys.of("order", "broken"), keys.of("order", "lost")
+    settings = Settings(redis_url=server.url, namespace=namespace)
+    async with connected(server.url) as connection:
+        await connection.command("ZADD", broken.index(Status.QUEUED), 1, "broken")
+        if how == "of the wrong type":
+            await connection.command("SET", broken.instance, "no hash")
+        else:
+            await connection.command("HSET", broken.instance, "status", "suspended")
+        async with Client(server.url, app=app, namespace=namespace) as client:
+            invocation = await client.invoke("order", id="lost")
+            await connection.command("XTRIM", lost.stream, "MAXLEN", 0)
+            async with Engine(app, url=server.url, settings=settings):
+                await invocation.result(20)
+                before = await evalsha_calls(connection)
+                await asyncio.sleep(1)
+                assert await evalsha_calls(connection) - before < 100
+
+
+@pytest.mark.disorderly
+async def test_what_is_announced_of_one_workflow_and_cannot_be_read_keeps_none_from_being_recovered(
+    redis_url: str, namespace: str
+) -> None:
+    async with connected(redis_url) as connection:
+        store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
+        (partition,) = store.keys.partitions
+        held = await abandoned(connection, store)
+        await connection.command("HSET", store.keys.workflows, "order", "no announcement")
+        leader = Leader(
+            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+        )
+        connection.connected_at_s = time.monotonic() - 2 * LEASE_S
+        await leader._once()
+        assert await connection.command("HGET", held.keys.instance, "status") == b"queued"
+        await store.resign(partition, leader._token)

@@ -139,3 +139,24 @@ async def test_one_suspect_at_a_time_keeps_a_worker_from_taking_work(redis_url: 
             stage.let_go(each.instance_id)
             assert await each.result(20) == each.instance_id
         assert not await connection.command("EXISTS", stage.keys.partitions[0].solitude)
+
+
+async def test_one_that_is_anothers_by_now_does_not_keep_its_process_from_work(redis_url: str, namespace: str) -> None:
+    async with connected(redis_url) as connection, AsyncExitStack() as exits:
+        stage = Stage(redis_url, namespace, connection, lease=1)
+        client = await exits.enter_async_context(Client(redis_url, app=stage.app(), settings=stage.settings))
+        neighbour = await stage.invoke(client, "neighbour", losses=0)
+        suspect = await stage.invoke(client, "suspect", losses=MANY_RECOVERIES - 1)
+        engine = await exits.enter_async_context(stage.engine())
+        await until(lambda: "neighbour" in stage.begun, "the neighbour")
+        await until(lambda: engine._runtime._intake._wish_for_quiet == 1, "it waits for solitude")
+        run, keys = engine._runtime._runs["hold/suspect"], stage.keys.of("hold", "suspect")
+        await connection.command("HSET", keys.instance, "lease", "another")
+        await until(lambda: run.over is not None, "the thread that renews has told it")
+        innocent = await stage.invoke(client, "innocent", losses=0)
+        await until(lambda: "innocent" in stage.begun, "work is taken again")
+        await connection.command("HSET", keys.instance, "lease", run.held.lease)
+        for each in (neighbour, suspect, innocent):
+            stage.let_go(each.instance_id)
+        for each in (neighbour, suspect, innocent):
+            assert await each.result(20) == each.instance_id

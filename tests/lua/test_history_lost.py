@@ -101,3 +101,31 @@ async def test_a_point_that_a_step_found_open_under_its_key_may_be_withdrawn(sta
     assert await stage.store.record(held, "a", STEP, 1)
     await stage.store.open(held, [], ["a"])
     assert await stage.store.record(held, "a", STEP, 1) is None
+
+
+async def test_a_record_that_is_asked_for_again_hides_none_that_came_after_it(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 1)
+    await stage.store.record(held, "ship", STEP, 1)
+    assert await stage.store.record(held, "charge", STEP, 1) is not None
+    await stage.command("HDEL", held.keys.steps, "ship")
+    with pytest.raises(HistoryLost):
+        await stage.store.finish(held, DONE, LONG_MS)
+
+
+async def test_of_many_points_the_last_to_be_completed_are_known(stage: Stage) -> None:
+    held = await stage.run()
+    points = [approval(f"p{number}") for number in range(20)]
+    await stage.store.open(held, points, [])
+    for number in reversed(range(20)):
+        await stage.store.signal(held.keys, f"p{number}", "s1", YES)
+        await next_millisecond(stage)
+    await stage.store.open(held, points, [])
+    assert set(held.known) == {f"p{number}" for number in range(16)}
+
+
+async def next_millisecond(stage: Stage) -> None:
+    """The resolution of a record's times."""
+    begun = await stage.command("TIME")
+    while int((await stage.command("TIME"))[1]) // 1000 == int(begun[1]) // 1000:
+        pass

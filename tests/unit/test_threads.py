@@ -69,3 +69,30 @@ async def test_a_turn_that_comes_while_its_call_is_cancelled_is_the_next_ones(mo
     assert gone.cancelled()
     assert called == ["next"]
     threads.close()
+
+
+async def test_however_many_calls_there_are_there_are_no_more_threads_than_the_limit() -> None:
+    threads = StepThreads(2)
+
+    async def call_often() -> None:
+        for _ in range(3000):
+            await threads.run(copy_context(), int, ())
+
+    await asyncio.gather(*(call_often() for _ in range(3)))
+    assert threads._started <= 2
+    threads.close()
+
+
+async def test_a_thread_that_cannot_be_started_leaves_no_call_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, called = StepThreads(1), list[str]()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            await threads.run(copy_context(), called.append, ("refused",))
+    await threads.run(copy_context(), called.append, ("next",))
+    threads.close()
+    assert called == ["next"]
