@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
-from uuid import uuid4
 
 from memable.announcement import Announcement
 from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec
@@ -35,7 +34,7 @@ T = TypeVar("T")
 GIVE_UP_S: Final = 5.0
 """How long a call of a client waits for a Redis that is away, before it raises `StorageError`."""
 
-_BATCH: Final = 1000
+_BATCH: Final = 4000
 """How many instances `invoke_many` has on their way at a time."""
 
 AnyWorkflow = Workflow[Any, Any] | str
@@ -161,7 +160,7 @@ class Client:
         `InputConflict` if the id is taken by an instance with another input; `StorageError`, `NotStarted`.
         """
         name = _name_of(workflow)
-        chosen = uuid4().hex if id is None else check_name("instance id", id)
+        chosen = new_token() if id is None else check_name("instance id", id)
         online = self._require_started()
         known = await self._known(workflow)
         raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
@@ -189,7 +188,7 @@ class Client:
         """
         name = _name_of(workflow)
         values = list(inputs)
-        chosen = [uuid4().hex for _ in values] if ids is None else [check_name("instance id", each) for each in ids]
+        chosen = [new_token() for _ in values] if ids is None else [check_name("instance id", each) for each in ids]
         if len(chosen) != len(values):
             raise ValueError(f"invoke_many of {name!r} got {len(values)} inputs and {len(chosen)} ids")
         online = self._require_started()

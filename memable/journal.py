@@ -3,7 +3,7 @@
 A record is a JSON object whose last member is its result or its error, so that both can be cut out without parsing
 what an author stored. A script adds the times between `head` and `tail`:
 
-    {"state":"completed","kind":"step","type":"Receipt","attempts":1,"started_ms":…,"completed_ms":…,"result":{…}}
+    {"state":"completed","kind":"step","type":"Receipt","started_ms":…,"completed_ms":…,"result":{…}}
     {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"completed_ms":…,"error":{…}}
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
 """
@@ -69,12 +69,9 @@ class Draft(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
-    return b'{"state":"%b","kind":"%b","type":%b,"attempts":%d' % (
-        state.encode(),
-        kind.encode(),
-        to_json(tag),
-        attempts,
-    )
+    # one attempt is the rule, and there may be very many records
+    tried = b"" if attempts == 1 else b',"attempts":%d' % attempts
+    return b'{"state":"%b","kind":"%b","type":%b%b' % (state.encode(), kind.encode(), to_json(tag), tried)
 
 
 FIRED = Draft.completed(StepKind.TIMER, "None", b"null")
@@ -129,7 +126,7 @@ class Record:
             state=self.state,
             result=None if self.result is None else from_json(self.result),
             error=error,
-            attempts=self._facts.get("attempts", 0),
+            attempts=self._facts.get("attempts", 0 if self.is_open else 1),
             started_at=to_datetime(self._facts.get("started_ms")),
             completed_at=to_datetime(self._facts.get("completed_ms")),
         )

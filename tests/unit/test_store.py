@@ -27,8 +27,9 @@ async def test_a_batch_that_fails_says_so_once() -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
     keys = Keys("ns", partitions=1)
+    connection: Any = Failing()
     with pytest.raises(StorageError, match="Redis is away"):
-        await Store(Failing(), keys).invoke_many([(keys.of("order", str(n)), new_token(), b"1") for n in range(20)])
+        await Store(connection, keys).invoke_many([(keys.of("order", str(n)), new_token(), b"1") for n in range(20)])
     gc.collect()
     await asyncio.sleep(0)
     assert told == []
