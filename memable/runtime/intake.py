@@ -16,8 +16,9 @@ from memable.workflow import Workflow
 _log = logging.getLogger("memable.intake")
 
 _BLOCK_MS = 2000
-_BLOCK_SOME_MS = 50
-"""While fewer slots are free than there are streams, only some streams are read in turn, and waited for so long."""
+_BLOCK_SOME_MS, _BLOCK_SOME_AT_MOST_MS = 50, 400
+"""While fewer slots are free than there are streams, only some streams are read in turn, and waited for so long: longer
+each time in a row that none had anything, since all are looked at again in between."""
 
 _UNBLOCK_S = 0.05
 
@@ -59,6 +60,8 @@ class Intake:
         self._rotation = 0
         self._empty_handed = 0
         """How many streams were looked at in a row, without waiting, that had nothing."""
+        self._waits = 0
+        """How often in a row some were waited for, and none had anything."""
         self._trouble: str | None = None
 
     @property
@@ -143,7 +146,7 @@ class Intake:
         if some == many:
             block: tuple[Any, ...] = ("BLOCK", _BLOCK_MS)
         elif self._empty_handed >= many:
-            block = ("BLOCK", _BLOCK_SOME_MS)
+            block = ("BLOCK", min(_BLOCK_SOME_MS << self._waits, _BLOCK_SOME_AT_MOST_MS))
         else:
             block = ()  # another stream may be full of work: none is waited for before all have been looked at
         reply = await self._reader.read(
@@ -152,6 +155,7 @@ class Intake:
         )
         # after each wait all are looked at again: else work would find a free slot only in its stream's turn to wait
         self._empty_handed = 0 if reply or block else self._empty_handed + some
+        self._waits = 0 if reply else min(self._waits + 1, 10) if block else self._waits
         return reply
 
     async def create_groups(self) -> None:

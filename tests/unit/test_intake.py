@@ -81,3 +81,12 @@ async def test_while_there_is_work_nothing_is_waited_for() -> None:
     reader.replies = [["work"]]
     assert await reads(intake, reader, 1, 4) == [("c", None), ("a", None), ("b", None), ("c", None)]
     assert await reads(intake, reader, 1, 1) == [("a", 50)]
+
+
+async def test_what_is_idle_for_long_is_waited_for_longer() -> None:
+    reader = Reader()
+    intake = intake_of(reader, "ab")
+    waits_ms = [wait_ms for _, wait_ms in await reads(intake, reader, 1, 15) if wait_ms is not None]
+    assert waits_ms == [50, 100, 200, 400, 400]
+    reader.replies = [["work"]]
+    assert [wait_ms for _, wait_ms in await reads(intake, reader, 1, 4)] == [None, None, None, 50]
