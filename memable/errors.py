@@ -104,9 +104,7 @@ class InputConflict(MemableError):
     """The id belongs to an instance that was invoked with another input."""
 
     def __init__(self, workflow: str, instance_id: str) -> None:
-        super().__init__(
-            f"instance {workflow}/{instance_id} exists already, with another input: choose another id, or delete it"
-        )
+        super().__init__(f"instance {workflow}/{instance_id} exists already, with another input: choose another id")
         self.workflow, self.instance_id = workflow, instance_id
 
 

@@ -219,7 +219,7 @@ async def a_setting_that_is_not_allowed(scene: Scene) -> None:
 
 @provokes(
     InputConflict,
-    r"instance order/42 exists already, with another input: choose another id, or delete it",
+    r"instance order/42 exists already, with another input: choose another id",
     workflow="order",
     instance_id="42",
 )
