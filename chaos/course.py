@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import redis
-
 from chaos.app import app
 from chaos.evidence import Consumer, Evidence, Fault, Kind, Left
 from chaos.fleet import Fleet
@@ -32,6 +30,8 @@ from tests.proxy import Proxy
 
 NAMESPACE: Final = "chaos"
 _CONCURRENCY: Final = 50
+_WHOLE_HISTORY: Final = {"auto-aof-rewrite-percentage": "0"}
+"""The AOF stays as it was written. Set when it starts, not after that: a large one would be rewritten in between."""
 _GRACE_S: Final = 1.0
 _READY_WITHIN_S: Final = 60.0
 
@@ -64,7 +64,7 @@ async def perform(plan: Plan, directory: Path) -> Evidence:
     # made here, so that no worker is needed for it to be there
     (directory / "ledger").touch()
     async with AsyncExitStack() as exits:
-        server = exits.enter_context(_Server(appendonly=True))
+        server = exits.enter_context(TemporaryServer(appendonly=True, options=_WHOLE_HISTORY))
         # half of the workers and the client reach Redis through these, the others directly
         proxies = [await exits.enter_async_context(Proxy(server.url, keeps_requests=False)) for _ in range(3)]
         urls = [proxies[n // 2].url if n % 2 == 0 and n < 4 else server.url for n in range(plan.workers)]
@@ -104,15 +104,6 @@ async def perform(plan: Plan, directory: Path) -> Evidence:
             surprises=[*fleet.deaths, *traffic.surprises],
             clock_drift_s=time.time() - time.monotonic() - drift_s,
         )
-
-
-class _Server(TemporaryServer):
-    """A server whose AOF stays as it was written."""
-
-    def start(self, **options: float) -> None:
-        super().start(**options)
-        with redis.Redis.from_url(self.url) as admin:
-            admin.config_set("auto-aof-rewrite-percentage", 0)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.util import find_spec
@@ -348,16 +348,16 @@ exec "$@" 3<&-
 class TemporaryServer:
     """A private server that keeps nothing and dies with the process that started it, even by kill -9.
 
-    With `appendonly`, its data outlives `kill()` and `restart()`, though not `stop()`. Not for use from several threads
-    at once. A forked child of the owner has no part in it.
+    With `appendonly`, its data outlives `kill()` and `restart()`, though not `stop()`; `options` are further ones of
+    redis.conf. Not for use from several threads at once. A forked child of the owner has no part in it.
 
     >>> with TemporaryServer() as server:
     ...     server.url.startswith("unix://")
     True
     """
 
-    def __init__(self, *, appendonly: bool = False) -> None:
-        self._appendonly = appendonly
+    def __init__(self, *, appendonly: bool = False, options: Mapping[str, str] | None = None) -> None:
+        self._appendonly, self._options = appendonly, dict(options or {})
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -398,6 +398,7 @@ class TemporaryServer:
             [
                 *("/bin/sh", "-c", _WATCHED, str(self.directory), str(binary.path)),
                 *_flags(self.directory, self.directory / "r.sock", appendonly=self._appendonly),
+                *(word for name, value in self._options.items() for word in (f"--{name}", value)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -399,3 +399,12 @@ def test_a_temporary_directory_with_a_long_path_works(tmp_path: Path, monkeypatc
     with TemporaryServer() as server, connected(server.url) as client:
         assert client.ping()
     assert list(long.iterdir()) == []
+
+
+def test_a_temporary_server_has_the_options_that_it_was_given_after_each_start() -> None:
+    with TemporaryServer(appendonly=True, options={"auto-aof-rewrite-percentage": "0"}) as server:
+        for _ in range(2):
+            with connected(server.url) as client:
+                assert client.config_get("auto-aof-rewrite-percentage") == {"auto-aof-rewrite-percentage": "0"}
+            server.kill()
+            server.start()
