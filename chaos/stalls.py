@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -206,16 +207,16 @@ class Stalls:
         return signs
 
     @cached_property
-    def _at_leaders(self) -> Mapping[int, Sequence[Fault]]:
+    def _at_leaders(self) -> Mapping[int, AbstractSet[Fault]]:
         """The faults that hit the leader, by the number of its partition."""
         tokens: defaultdict[int, set[str]] = defaultdict(set)
         for line in self._seen.ledger:
             if line.what is What.MAY_LEAD:
                 tokens[line.pid].add(line.name)
         return defaultdict(
-            list,
+            frozenset,
             {
-                partition: [
+                partition: frozenset(
                     fault
                     for fault in self._seen.faults
                     if fault.pid is not None
@@ -224,7 +225,7 @@ class Stalls:
                         for lead in leads
                         if lead.token in tokens[fault.pid]
                     )
-                ]
+                )
                 for partition, leads in self._seen.history.leads.items()
             },
         )
@@ -250,6 +251,8 @@ class Stalls:
             if fault.at_s < timer.at_s and (fault.kind is Kind.SERVER or fault in at_leader)
         )
         from_s = max([timer.due_s, *again])
+        if timer.at_s - from_s <= self._seen.lease_s:
+            return timer.at_s - from_s  # nearly all of them: whether anybody was there need not be asked
         manned_s = self._manned_s(from_s + self._seen.lease_s, peace_s=0.0)
         return timer.at_s - max(from_s, min(manned_s, timer.at_s) - self._seen.lease_s)
 

@@ -251,7 +251,9 @@ class Wire:
                             raise
                         except StorageError as error:
                             if waits_out_outages and isinstance(error, ServerRefused) and error.code in OUTAGES:
-                                limit.reschedule(loop.time() + limit_s + BACKOFF_CAP_S)
+                                limit.reschedule(None)  # while it loads it may take seconds to say so again
+                            elif limit.when() is None:
+                                limit.reschedule(loop.time() + limit_s)
                             last, attempt = str(error), attempt + 1
                         await asyncio.sleep(backoff_s(attempt))
             except TimeoutError:

@@ -176,6 +176,37 @@ async def test_the_time_for_which_a_process_was_stopped_is_no_time_in_which_redi
         await Wire.first(Endpoint.from_url(proxy.url), limit_s, waits_out_outages=False)
 
 
+async def test_a_server_that_reads_its_data_may_take_long_to_say_so_and_one_that_is_gone_may_not(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_s, long_s = 0.1, 1.3  # longer than the limit and the longest pause between two tries
+    endpoint, opened = Endpoint.from_url(redis_url), Wire.open
+    loads = ServerRefused("redis://h", "to serve", "LOADING Redis is loading the dataset in memory")
+    gone = StorageError("cannot reach Redis: gone")
+
+    def answer(*answers: tuple[float, StorageError | None]) -> None:
+        left = iter(answers)
+
+        async def open_after_a_while(endpoint: Endpoint) -> Wire:
+            after_s, error = next(left, (0.0, gone))
+            await asyncio.sleep(after_s)
+            if error is not None:
+                raise error
+            return await opened(endpoint)
+
+        monkeypatch.setattr(Wire, "open", open_after_a_while)
+
+    answer((0.0, loads), (long_s, None))
+    wire = await Wire.first(endpoint, limit_s, waits_out_outages=True)
+    await wire.close()
+    answer((0.0, loads), (long_s, gone))
+    with pytest.raises(StorageError, match="gone"):
+        await Wire.first(endpoint, limit_s, waits_out_outages=True)
+    answer((0.0, loads), (long_s, None))
+    with pytest.raises(StorageError, match="LOADING"):
+        await Wire.first(endpoint, limit_s, waits_out_outages=False)
+
+
 async def test_connecting_can_be_cancelled_at_every_moment(redis_url: str) -> None:
     endpoint = Endpoint.from_url(redis_url)
     for turns in itertools.count():
