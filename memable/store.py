@@ -39,7 +39,7 @@ class Connection(Protocol):
 
 
 DELAYED_MS = 250
-"""An entry that was delivered longer ago is idle from its claim on; a lease can be so much shorter than it should."""
+"""For so long an entry may wait for its claim before its idle time starts again: a lease may be so much shorter."""
 
 
 class LeaseLost(Exception):

@@ -69,9 +69,9 @@ class Reconciler:
         await self._look_for_a_restart()
         if self.pause_s:
             return
-        if not self._lists:
-            self._lists.extend((workflow, status) for workflow in await self._workflows() for status in _LIVE)
         try:
+            if not self._lists:
+                self._lists.extend((workflow, status) for workflow in await self._workflows() for status in _LIVE)
             if self._lists:
                 await self._look_at_a_page(*self._lists[0])
         finally:
@@ -102,7 +102,12 @@ class Reconciler:
 
     async def _look_at_a_page(self, workflow: str, status: Status) -> None:
         index = self._partition.index(workflow, status)
-        page = await self._connection.command("ZRANGE", index, self._offset, self._offset + _PAGE - 1)
+        try:
+            page = await self._connection.command("ZRANGE", index, self._offset, self._offset + _PAGE - 1)
+        except ServerRefused:  # no index: the next list must not wait for it for ever
+            self._lists.popleft()
+            self._offset = 0
+            raise
         # what comes to rest meanwhile shifts the rest, and the next walk finds what this one has missed
         self._offset += len(page)
         if len(page) < _PAGE:
