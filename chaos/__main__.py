@@ -16,7 +16,7 @@ from typing import Any, Final
 from chaos.checker import Verdict, judge, show
 from chaos.course import Plan, perform
 from chaos.stalls import BEYOND_LEASE_S
-from chaos.storm import WEIGHTS
+from chaos.storm import BURST, STOPPED_LEASES, WEIGHTS
 
 _KINDS: Final = {kind.name.lower().replace("_", "-"): kind for kind in WEIGHTS}
 
@@ -32,6 +32,8 @@ def main() -> int:
         lease_s=options.lease,
         settle_s=options.settle,
         kinds=[_KINDS[name] for name in options.faults.split(",")] if options.faults else tuple(WEIGHTS),
+        burst=options.burst,
+        stopped_leases=(options.stopped, options.stopped) if options.stopped else STOPPED_LEASES,
         partitions=options.partitions,
         poison=options.poison,
         blockers=options.blockers,
@@ -76,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", type=float, default=3.0, help="MEMABLE_LEASE of the workers (default: %(default)g)")
     parser.add_argument("--settle", type=float, default=60.0, help="seconds for all to end after the last fault")
     parser.add_argument("--faults", metavar="KIND,…", help=f"only these kinds: {', '.join(_KINDS)}")
+    parser.add_argument(
+        "--burst", type=int, default=BURST, metavar="N", help="faults between calms (default: %(default)d)"
+    )
+    parser.add_argument("--stopped", type=float, metavar="LEASES", help="stop workers for so long (default: about 1.6)")
     parser.add_argument("--partitions", type=int, default=1, help="of the namespace (default: %(default)d)")
     parser.add_argument("--poison", type=int, default=2, metavar="N", help="instances that kill their workers")
     parser.add_argument("--blockers", type=int, default=0, metavar="N", help="instances that block event loops")

@@ -18,7 +18,7 @@ from chaos.fleet import Fleet
 from chaos.history import read_history, worker_pid
 from chaos.ledger import Line, What, read_ledger
 from chaos.logs import read_log
-from chaos.storm import WEIGHTS, Storm
+from chaos.storm import BURST, STOPPED_LEASES, WEIGHTS, Storm
 from chaos.traffic import Traffic
 from memable import Client, Status, connect
 from memable.connection import Endpoint, ScriptConnection
@@ -49,6 +49,8 @@ class Plan:
     settle_s: float = 60.0
     """How long all instances may take to come to their ends, once the faults have stopped."""
     kinds: Collection[Kind] = tuple(WEIGHTS)
+    burst: int = BURST
+    stopped_leases: tuple[float, float] = STOPPED_LEASES
     partitions: int = 1
     poison: int = 2
     """Instances that kill their workers."""
@@ -72,7 +74,16 @@ async def perform(plan: Plan, directory: Path) -> Evidence:
         settings = load_settings(namespace=NAMESPACE, partitions=plan.partitions)
         client = await exits.enter_async_context(connect(proxies[2].url, app=app, settings=settings))
         await _ready(client, plan.workers)
-        storm = Storm(plan.seed, fleet, server, proxies, lease_s=plan.lease_s, kinds=plan.kinds)
+        storm = Storm(
+            plan.seed,
+            fleet,
+            server,
+            proxies,
+            lease_s=plan.lease_s,
+            kinds=plan.kinds,
+            burst=plan.burst,
+            stopped_leases=plan.stopped_leases,
+        )
         traffic = Traffic(client, plan.seed, lease_s=plan.lease_s)
         drift_s = time.time() - time.monotonic()
         supervising = asyncio.create_task(fleet.supervise())

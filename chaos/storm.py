@@ -34,9 +34,12 @@ WEIGHTS: Final[Mapping[Kind, int]] = {
 _CUTS: Final = {Kind.CUT_REQUEST: Cut.REQUEST, Kind.CUT_REPLY: Cut.REPLY, Kind.CUT_INSIDE: Cut.INSIDE_REPLY}
 
 BURST: Final = 12
+"""How many faults come one soon after another."""
 _APART_S: Final = (0.05, 0.8)
 _SERVER_AWAY_S: Final = (0.0, 1.5)
 _CUT_WITHIN_S: Final = 1.0
+STOPPED_LEASES: Final = (1.2, 2.0)
+"""For how long a worker is stopped, of a lease: at least and at most."""
 
 
 class Storm:
@@ -51,10 +54,12 @@ class Storm:
         *,
         lease_s: float,
         kinds: Collection[Kind],
+        burst: int = BURST,
+        stopped_leases: tuple[float, float] = STOPPED_LEASES,
     ) -> None:
         self._random = random.Random(seed)
         self._fleet, self._server, self._proxies = fleet, server, proxies
-        self._lease_s = lease_s
+        self._lease_s, self._burst, self._stopped_leases = lease_s, burst, stopped_leases
         self._calm_s = (1 + SUSPECT_WAITS_LEASES) * lease_s + BEYOND_LEASE_S + 1
         self._kinds = [kind for kind in WEIGHTS if kind in kinds]
         self._one_server = asyncio.Lock()
@@ -65,7 +70,7 @@ class Storm:
         ends_s = time.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
             while time.monotonic() < ends_s:
-                for _ in range(BURST):
+                for _ in range(self._burst):
                     if time.monotonic() > ends_s:
                         break
                     (kind,) = self._random.choices(self._kinds, [WEIGHTS[each] for each in self._kinds])
@@ -104,7 +109,7 @@ class Storm:
                     self._note(kind, begun_s, pid)
                     self._fleet.fill(place)
                 case _:
-                    leases = (1.2, 2.0) if kind is Kind.STOP else (0.1, 0.6)
+                    leases = self._stopped_leases if kind is Kind.STOP else (0.1, 0.6)
                     place.process.send_signal(signal.SIGSTOP)
                     try:
                         await asyncio.sleep(self._lease_s * self._random.uniform(*leases))
