@@ -9,7 +9,7 @@ from memable.announcement import Announcement
 from memable.codec import UNTYPED, Codec, json_type
 from memable.errors import InputMissing, SerializationError, TypeMismatch
 from memable.exactness import PLAIN_SCALARS, type_name
-from memable.store import Payload
+from memable.holding import Payload
 from memable.workflow import SuspendPoint, Workflow
 
 

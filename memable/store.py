@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from memable import lua
-from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript, Script
 from memable.codec import same_plain
 from memable.errors import (
@@ -24,6 +22,7 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
+from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome, Payload, Point
 from memable.journal import FIRED, Draft, Record, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
@@ -42,58 +41,9 @@ DELAYED_MS = 250
 """For so long an entry may wait for its claim before its idle time starts again: a lease may be so much shorter."""
 
 
-class LeaseLost(Exception):
-    """The run's lease is not the instance's current one: the run is over, and must stop silently."""
-
-
-class HistoryLost(LeaseLost):
-    """The run holds its instance, and Redis has forgotten what it recorded: it is over, and hands the instance back."""
-
-
 def new_token() -> str:
     """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back."""
     return os.urandom(12).hex()
-
-
-_KNOWN_AT_MOST = 16
-"""Of those that came while many calls were on their way, the last are enough: Redis loses the end of its history."""
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """An instance in the hands of one run."""
-
-    keys: InstanceKeys
-    entry: str
-    lease: str
-    known: tuple[str, ...] = ()
-    """Keys whose records were the last that Redis has shown to this run: if one is gone, it has lost some history."""
-    turn: int = 0
-    """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
-
-    def learn(self, keys: Collection[str], older: tuple[str, ...] = ()) -> None:
-        """Redis has shown the records of `keys`, and those of `older` were there when the first of these was written.
-
-        What was learned meanwhile stays: the answer may come from a Redis that has lost it.
-        """
-        stays = [key for key in self.known if key not in older and key not in keys]
-        self.known = (*stays, *keys)[-_KNOWN_AT_MOST:]
-
-    def next_turn(self) -> int:
-        self.turn += 1
-        return self.turn
-
-
-class Claim(NamedTuple):
-    """All that a run needs to begin."""
-
-    life: str
-    input: bytes
-    progress: str
-    attempt: int
-    started_ms: int
-    recoveries: int
-    steps: dict[bytes, bytes]
 
 
 class Lead(NamedTuple):
@@ -103,56 +53,6 @@ class Lead(NamedTuple):
     now_ms: float
     next_ms: float | None
     """The earliest deadline; or, while another leads, when that ends unless it is renewed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A place where a run waits; at most one of the deadlines is given."""
-
-    key: str
-    kind: StepKind
-    tag: str
-    json_types: Collection[str]
-    after_ms: float | None = None
-    at_ms: float | None = None
-    elapsed_ms: int = 0
-    """Since the call that waits here: its deadline counts from then."""
-
-    def arguments(self) -> tuple[lua.Argument, ...]:
-        return (
-            self.key,
-            self.kind.value,
-            Draft.suspended(self.kind, self.tag),
-            f"{self.tag}|{_joined(self.json_types)}",
-            "" if self.after_ms is None else self.after_ms,
-            "" if self.at_ms is None else self.at_ms,
-            self.elapsed_ms,
-        )
-
-
-def _joined(json_types: Collection[str]) -> str:
-    # most points take anything, and there may be many of them
-    return "*" if len(json_types) == len(ALL_JSON_TYPES) else ",".join(json_types)
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """What a signal brings: its JSON, and the type that its sender names."""
-
-    tag: str
-    json_type: str
-    json: bytes
-
-
-class Outcome(NamedTuple):
-    """How an instance ends."""
-
-    status: Status
-    value: bytes
-    """The output, or the error, as JSON."""
-    message: str
-    failed_keys: Sequence[str] = ()
-    """Keys of the records that a resume clears."""
 
 
 _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS = map(

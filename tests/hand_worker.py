@@ -9,10 +9,11 @@ from typing import Any, Self
 from memable.codec import Codec, to_json
 from memable.connection import Endpoint, ScriptConnection, ServerRefused
 from memable.errors import StepFailed
+from memable.holding import Claim, Held, Outcome, Point
 from memable.journal import Draft
 from memable.keys import ENTRY_FIELD, GROUP, Keys
 from memable.state import Status, StepKind
-from memable.store import Claim, Held, Outcome, Point, Store, enter, new_token
+from memable.store import Store, enter, new_token
 
 _WORKER = "by-hand"
 _RETENTION_MS = 60_000

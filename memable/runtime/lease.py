@@ -16,9 +16,10 @@ from redis.exceptions import NoScriptError
 
 from memable.context import CurrentStep
 from memable.endpoint import Endpoint
+from memable.holding import Held
 from memable.lua import Answer
 from memable.runtime.tasks import Activity
-from memable.store import RENEW, Held, Store, renewal
+from memable.store import RENEW, Store, renewal
 
 _log = logging.getLogger("memable.lease")
 

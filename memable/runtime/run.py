@@ -15,28 +15,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapp
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Any
 
 from memable.codec import Codec, TypeCodec, to_json
 from memable.context import Context, step_in_progress
 from memable.errors import DuplicateStep, MemableError, StepConflict, StorageError, presentable, text_of
+from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome
 from memable.journal import Journal, Record
 from memable.retry import INHERIT, Inherit, RetryPolicy
+from memable.runtime.rest import End, Rest, Wait, is_busy, new_future, set_done
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
 from memable.state import Status, StepKind
-from memable.store import Claim, Held, HistoryLost, LeaseLost, Outcome, Point, Store
+from memable.store import Store
 from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.run")
 _author_log = logging.getLogger("memable.workflow")
-
-QUIET_TURNS = 5
-"""Turns without a sign of life after which the tasks are looked at: enough for a wait_for or a TaskGroup to wake."""
-
-_LIVELY_TURNS = 10_000
-"""Turns after which a run that never gets quiet is taken to spin: far more than any nesting of gathers needs."""
 
 _FAREWELLS = 100
 _FAREWELL_S = 0.01
@@ -50,16 +45,6 @@ _MOST_REFUSALS = 11
 
 class RunOver(BaseException):
     """Refuses durable calls of a run that is over. Not an Exception: no author's `except Exception` may swallow it."""
-
-
-class End(Enum):
-    """Why a run is over, or is about to be."""
-
-    RETURNED = "its function returned or raised"
-    PARKED = "it has parked"
-    LOST = "it lost its lease"
-    HANDED_BACK = "it was handed back"
-    BROKEN = "its storage failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +61,6 @@ class Workshop:
     """Instead of what the workflow and the app say."""
     confirm_lease: Callable[[Held], Awaitable[None] | None]
     """Asks Redis whether a lease still stands, if this process cannot be sure; nothing to await if it can."""
-
-
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """A durable call that waits."""
-
-    key: str
-    kind: StepKind
-    codec: TypeCodec
-    future: asyncio.Future[bytes]
-    asked_s: float
-    status: str | None = None
-    after_s: float | None = None
-    at_ms: float | None = None
-
-    def point(self) -> Point:
-        return Point(
-            self.key,
-            self.kind,
-            self.codec.tag,
-            sorted(self.codec.json_types),
-            after_ms=None if self.after_s is None else self.after_s * 1000,
-            at_ms=self.at_ms,
-            # a run that lingers before it parks must not make its timers late
-            elapsed_ms=int((time.monotonic() - self.asked_s) * 1000),
-        )
 
 
 class _ReplayAwareLogger(logging.LoggerAdapter[logging.Logger]):
@@ -140,21 +99,12 @@ class Run:
         self._progress_said: asyncio.Task[None] | None = None
         self._used: set[str] = set()
         self._failures: list[tuple[BaseException, str]] = []
-        self._in_flight = 0
-        self._landed: asyncio.Future[None] | None = None
         self._recordings: dict[str, asyncio.Task[None]] = {}
-        self._waits: dict[str, _Wait] = {}
-        self._opened: set[str] = set()
-        self._withdrawn: list[str] = []
         self._refusals = 0
         self._ended: asyncio.Future[None] | None = None
-        self._checker: asyncio.Task[None] | None = None
-        self._parking: asyncio.Future[None] | None = None
-        self._stirred: asyncio.Future[None] | None = None
-        self._has_news = False
-        self._last_event_s = time.monotonic()
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
+        self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────
 
@@ -178,8 +128,8 @@ class Run:
         if not isinstance(message, str):
             raise TypeError(f"set_status of {self.name} takes a string, not {message!r}")
         self._progress = presentable(message)
-        if not self.is_replaying and self.over is None and not _is_busy(self._progress_said):
-            self._progress_said = self._do_outside(self._say_progress())
+        if not self.is_replaying and self.over is None and not is_busy(self._progress_said):
+            self._progress_said = self.do_outside(self._say_progress())
 
     async def _say_progress(self) -> None:
         """One call at a time: what is said meanwhile is said by the next."""
@@ -218,7 +168,7 @@ class Run:
             timeout_s,
             self._workflow.retry if retry is INHERIT else retry,
         )
-        self._takes_off()
+        self.rest.takes_off()
         try:
             end = await self._workshop.caller.call(call, self._confirm_lease)
             there = await self._record(key, end)
@@ -230,7 +180,7 @@ class Run:
             self._used.discard(key)  # the author gave up on it, and may call it again
             raise
         finally:
-            self._lands()
+            self.rest.lands()
         if there is not None and not end.draft.is_recorded_in(there):
             # this call was cancelled and made again: what was recorded first counts
             return self._hand_back("step", key, Record(there), StepKind.STEP, result)
@@ -241,21 +191,20 @@ class Run:
 
     async def suspend(self, key: str, type: Any, status: str | None) -> Any:
         codec = self._workshop.codec.of(type)
-        wait = _Wait(key, StepKind.SIGNAL, codec, self._new_future(), time.monotonic(), status=status)
+        wait = Wait(key, StepKind.SIGNAL, codec, new_future(), time.monotonic(), status=status)
         return await self._wait("suspend point", wait)
 
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None:
         codec = self._workshop.codec.of(None)
-        wait = _Wait(key, StepKind.TIMER, codec, self._new_future(), time.monotonic(), after_s=after_s, at_ms=at_ms)
+        wait = Wait(key, StepKind.TIMER, codec, new_future(), time.monotonic(), after_s=after_s, at_ms=at_ms)
         await self._wait("timer", wait)
 
     async def _admit(self, what: str, key: str) -> None:
         """Let a durable call begin, or refuse it."""
         if current_tasks() is not self._tasks:
             self._refuse_stranger(what, key)
-        # a step that starts while a park is on its way would be refused afterwards, its effect done
-        while self._parking is not None:
-            await asyncio.shield(self._parking)  # an author who gives up on this call must not cancel it for others
+        if self.rest.is_parking:
+            await self.rest.parking_over()
         # after the last wait: several calls may have waited with one key
         if self.over is None and key in self._used:
             raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
@@ -311,8 +260,8 @@ class Run:
             # the call is on its way and cannot be taken back; asking again (record is idempotent) tells what is
             # recorded, and until then neither parking nor another call of this key may go ahead
             if self.over is None:
-                self._takes_off()
-                self._recordings[key] = self._do_outside(self._learn_recorded(key, end))
+                self.rest.takes_off()
+                self._recordings[key] = self.do_outside(self._learn_recorded(key, end))
             raise
 
     async def _learn_recorded(self, key: str, end: StepEnd) -> None:
@@ -323,71 +272,25 @@ class Run:
             self._journal.add(key, there)
         finally:
             self._recordings.pop(key, None)
-            self._lands()
+            self.rest.lands()
 
-    async def _wait(self, what: str, wait: _Wait) -> Any:
+    async def _wait(self, what: str, wait: Wait) -> Any:
         key = wait.key
         await self._admit(what, key)
         record = self._journal.find(key)
         if record is None or (record.is_open and record.kind is wait.kind):
-            raw = await self._wait_for(wait, was_open=record is not None)
+            try:
+                raw = await self.rest.wait_for(wait, was_open=record is not None)
+            except asyncio.CancelledError:
+                self._used.discard(key)  # the author gave up on it, and may wait again
+                raise
             record = Record(raw)
         return self._hand_back(what, key, record, wait.kind, wait.codec)
 
-    async def _wait_for(self, wait: _Wait, *, was_open: bool) -> bytes:
-        key = wait.key
-        self._waits[key] = wait
-        self._tasks.own_futures.add(wait.future)
-        self._changed()
-        try:
-            return await wait.future
-        except asyncio.CancelledError:
-            if self.over is None:
-                self._give_up(wait, was_open=was_open)
-            raise
-        finally:
-            self._waits.pop(key, None)
-            self._tasks.own_futures.discard(wait.future)
-            self._changed()
-
-    def _give_up(self, wait: _Wait, *, was_open: bool) -> None:
-        """The author cancelled a wait: the checker closes its point, and waiting again opens it again."""
-        self._used.discard(wait.key)
-        if wait.future.done() and not wait.future.cancelled():
-            self._journal.add(wait.key, wait.future.result())  # it was completed in the same turn
-        elif was_open or wait.key in self._opened:
-            self._opened.discard(wait.key)
-            self._journal.drop(wait.key)
-            self._withdrawn.append(wait.key)
-
-    # ── in flight, and signs of life ─────────────────────────────────────────────────────────────────────────────
-
-    def _takes_off(self) -> None:
-        self._in_flight += 1
-
-    def _lands(self) -> None:
-        self._in_flight -= 1
-        self._last_event_s = time.monotonic()
-        if not self._in_flight and self._landed is not None and not self._landed.done():
-            self._landed.set_result(None)
-        self._changed()
-
     def _changed(self) -> None:
-        """Something happened: look whether the run can come to rest, once nothing moves any more."""
-        self._tasks.life += 1
-        if self._stirred is not None and not self._stirred.done():
-            self._stirred.set_result(None)
-        if self._has_points() and self.over is None and not _is_busy(self._checker):
-            self._checker = self._do_outside(self._come_to_rest())
+        self.rest.changed()
 
-    def _has_points(self) -> bool:
-        """Whether something is waited for, or was given up and has yet to be closed."""
-        return bool(self._waits or self._withdrawn)
-
-    def _new_future(self) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_future()
-
-    def _do_outside(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def do_outside(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task that is not the run's: it must not keep the run alive, nor die with it; its failure ends the run."""
         return self._outside.copy().run(asyncio.ensure_future, self._guarded(coroutine))
 
@@ -400,116 +303,9 @@ class Run:
             _log.error("%s: the run ends here, and is left to its lease", self.name, exc_info=error)
             self.stop(End.BROKEN)
 
-    async def _come_to_rest(self) -> None:
-        """The checker. It lives while something is waited for and it has something to do; `_changed` starts it.
-
-        It alone opens points, withdraws them and parks, by one call at a time: of two on their way, Redis could refuse
-        the first for a while (OOM) and carry out the second, and what the first was to do would never be done.
-        """
-        try:
-            turns = 0
-            while self._has_points() and self.over is None:
-                life = self._tasks.life
-                for _ in range(QUIET_TURNS):
-                    await asyncio.sleep(0)
-                turns += QUIET_TURNS
-                if not self._has_points() or self.over is not None:
-                    return
-                unopened = [wait for key, wait in self._waits.items() if key not in self._opened]
-                has_news, self._has_news = self._has_news, False
-                if has_news and len(unopened) < len(self._waits):
-                    await self._open(list(self._waits.values()))
-                    turns = 0
-                elif self._in_flight or not self._waits:
-                    if not (unopened or self._withdrawn):
-                        return  # the end of the last call in flight starts another checker
-                    await self._open(unopened)
-                    turns = 0
-                elif life != self._tasks.life or self._tasks.any_decided():
-                    if self._may_linger(turns):
-                        continue
-                    _log.warning(
-                        "%s parks although a task never rests outside of a step: what it does is lost", self.name
-                    )
-                    await self._park()
-                elif (foreign := self._tasks.foreign_wait()) is not None:
-                    if unopened or self._withdrawn:
-                        await self._open(unopened)
-                    elif (left_s := self._grace_left_s()) > 0:
-                        await self._stir_or_timeout(left_s)
-                        turns = 0
-                    else:
-                        _log.warning(
-                            "%s parks while %s waits outside of a step: that wait is dropped, and repeated on replay",
-                            self.name,
-                            foreign,
-                        )
-                        await self._park()
-                else:
-                    await self._park()
-        finally:
-            self._checker = None
-
-    def _grace_left_s(self) -> float:
-        return self._last_event_s + self._workshop.park_grace_s - time.monotonic()
-
-    def _may_linger(self, turns: int) -> bool:
-        # time alone would not do: a loop blocked by another run gives this one no turn
-        return turns < _LIVELY_TURNS or self._grace_left_s() > 0
-
-    async def _stir_or_timeout(self, timeout_s: float) -> None:
-        self._stirred = self._new_future()
-        timer = asyncio.get_running_loop().call_later(timeout_s, _set_done, self._stirred)
-        try:
-            await self._stirred
-        finally:
-            timer.cancel()
-            self._stirred = None
-
-    # ── opening, parking, delivering ─────────────────────────────────────────────────────────────────────────────
-
-    async def _open(self, waits: Sequence[_Wait]) -> None:
-        """Without parking: let signals and timers find these points already, and no more those that were given up."""
-        withdrawn, self._withdrawn = self._withdrawn, []
-        self._opened.update(wait.key for wait in waits)
-        self._deliver(await self._workshop.store.open(self.held, [wait.point() for wait in waits], withdrawn))
-
-    async def _park(self) -> None:
-        withdrawn, self._withdrawn = self._withdrawn, []
-        waits = list(self._waits.values())
-        # open since an earlier run, and not waited for any more: a signal to it would be accepted, and never read
-        withdrawn += (key for key in self._journal.open_keys() if key not in self._waits and key not in withdrawn)
-        self._opened.update(wait.key for wait in waits)
-        self._parking = self._new_future()
-        try:
-            satisfied = await self._workshop.store.park(
-                self.held, [wait.point() for wait in waits], withdrawn, presentable(waits[0].status or "")
-            )
-            if not satisfied:
-                self.stop(End.PARKED)
-            for key in withdrawn:
-                self._journal.drop(key)
-            self._deliver(satisfied)
-        finally:
-            parking, self._parking = self._parking, None
-            parking.set_result(None)
-
-    def _deliver(self, satisfied: Mapping[str, bytes]) -> None:
-        for key, raw in satisfied.items():
-            self._opened.discard(key)
-            wait = self._waits.get(key)
-            if wait is not None and not wait.future.done():
-                wait.future.set_result(raw)
-            else:
-                self._journal.add(key, raw)
-        if satisfied:
-            self._last_event_s = time.monotonic()
-            self._tasks.life += 1
-
     def on_news(self) -> None:
         """A signal or a timer completed a point of this run while it goes on."""
-        self._has_news = True
-        self._changed()
+        self.rest.on_news()
 
     def on_lease_lost(self) -> None:
         """Another worker has the instance, or may have it."""
@@ -546,8 +342,8 @@ class Run:
             else:
                 outcome = self._completed(output)
             # a park that is on its way decides: its points are open in Redis, and a signal would start the next run
-            while self._parking is not None and self.over is None:
-                await asyncio.shield(self._parking)
+            if self.over is None:
+                await self.rest.parking_over()
             if self.over is None:
                 await self._let_land()
         finally:
@@ -563,8 +359,8 @@ class Run:
     async def _call_workflow(self) -> Any:
         """What the function returns or raises; or nothing, long after the run is over, if it refuses to end."""
         main = self._tasks.start(self._call())
-        ended = self._ended = self._new_future()
-        main.add_done_callback(lambda _: _set_done(ended))
+        ended = self._ended = new_future()
+        main.add_done_callback(lambda _: set_done(ended))
         await ended
         return main.result() if main.done() else None
 
@@ -577,10 +373,9 @@ class Run:
 
     async def _let_land(self) -> None:
         """The function has ended: what is in flight is finished and recorded first, and nothing new begins."""
-        if self._in_flight:
-            self._landed = self._new_future()
+        if self.rest.is_in_flight:
             self._refuse_new_calls()
-            await self._landed
+            await self.rest.all_landed()
 
     def _refuse_new_calls(self) -> None:
         self.over = End.RETURNED
@@ -591,8 +386,7 @@ class Run:
             return
         self.over = end
         self.on_over()
-        if self._landed is not None and not self._landed.done():
-            self._landed.set_result(None)
+        self.rest.let_go()
         self._press(_FAREWELLS)
 
     def _press(self, times: int) -> None:
@@ -677,13 +471,3 @@ def _nothing() -> None:
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _is_busy(task: asyncio.Task[None] | None) -> bool:
-    # not only "is not None": an eager task can be over before it is assigned
-    return task is not None and not task.done()
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

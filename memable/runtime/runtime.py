@@ -19,18 +19,20 @@ from memable.codec import Codec
 from memable.connection import BlockingReader, Endpoint, ScriptConnection
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
+from memable.holding import Held, LeaseLost
 from memable.keys import InstanceKeys, Keys, Partition
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
 from memable.runtime.lease import LeaseKeeper
-from memable.runtime.run import End, Run, Workshop
+from memable.runtime.rest import End
+from memable.runtime.run import Run, Workshop
 from memable.runtime.solitude import Solitude
 from memable.runtime.steps import StepCaller
 from memable.runtime.tasks import Activity, install_task_factory
 from memable.runtime.threads import StepThreads
 from memable.settings import Settings
-from memable.store import DELAYED_MS, Held, LeaseLost, Store, new_token
+from memable.store import DELAYED_MS, Store, new_token
 from memable.workflow import App, Workflow
 
 _log = logging.getLogger("memable.runtime")

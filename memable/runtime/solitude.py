@@ -21,9 +21,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from memable.errors import StorageError
+from memable.holding import LeaseLost
 from memable.runtime.intake import Intake
-from memable.runtime.run import End, Run
-from memable.store import LeaseLost, Store
+from memable.runtime.rest import End
+from memable.runtime.run import Run
+from memable.store import Store
 
 _log = logging.getLogger("memable.runtime")
 

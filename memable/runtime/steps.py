@@ -22,12 +22,12 @@ from memable.errors import (
     TypeMismatch,
     text_of,
 )
+from memable.holding import LeaseLost
 from memable.journal import Draft
 from memable.retry import RetryPolicy
 from memable.runtime.tasks import Activity, EscapedExit, leave_run
 from memable.runtime.threads import StepThreads
 from memable.state import StepKind
-from memable.store import LeaseLost
 
 BeforeAttempt = Callable[[], Awaitable[None] | None]
 """Asks whether the run still holds its instance; nothing to await if that is sure. `LeaseLost` if it does not."""

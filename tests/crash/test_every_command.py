@@ -10,7 +10,8 @@ from typing import Any
 
 from memable import App, Client, Context, PermanentError, RetryPolicy, Settings, Status, StepFailed, SuspendPoint
 from memable.connection import ScriptConnection
-from memable.runtime.run import End, failure_outcome
+from memable.runtime.rest import End
+from memable.runtime.run import failure_outcome
 from memable.runtime.runtime import Runtime
 from memable.store import Store
 
@@ -131,7 +132,7 @@ async def bury(runtime: Runtime, mortal: MortalConnection) -> None:
         *runtime._loops,
         *runtime._carrying,
         *(leader._task for leader in runtime._leaders),
-        *(task for run in runs for task in (run._checker, run._progress_said)),
+        *(task for run in runs for task in (run.rest._checker, run._progress_said)),
         *(task for run in runs for task in run._recordings.values()),
     ]
     tasks = [task for task in left if task is not None]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from memable.connection import Endpoint
+from memable.holding import Held
 from memable.keys import Keys
-from memable.store import Held
 from tests.integration.connecting import connected
 from tests.lua.stage import Stage, Wiretap
 

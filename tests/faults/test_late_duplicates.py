@@ -8,8 +8,9 @@ import pytest
 
 from memable import App, Context, Engine, Settings, StepFailed
 from memable.errors import SignalRejected
+from memable.holding import Held
 from memable.lua import Answer
-from memable.store import Held, new_token
+from memable.store import new_token
 from tests.faults.losing import EachCall
 from tests.lua.stage import BROKEN, LONG_MS, YES, Stage, answer_of, approval, timer
 from tests.proxy import Cut, Proxy

@@ -25,8 +25,8 @@ from memable import (
     SuspendPoint,
 )
 from memable.embedded import TemporaryServer
+from memable.holding import Held, LeaseLost
 from memable.lua import Answer
-from memable.store import Held, LeaseLost
 from tests.apps import errands
 from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval
 from tests.worker_process import Started, WorkerProcess, until

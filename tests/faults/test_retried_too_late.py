@@ -12,8 +12,9 @@ import pytest
 
 from memable import App, Client, Context, Engine, PermanentError, Settings, Status
 from memable.errors import SignalRejected
+from memable.holding import Held, LeaseLost
 from memable.keys import InstanceKeys
-from memable.store import Held, LeaseLost, Store, new_token
+from memable.store import Store, new_token
 from tests.faults.losing import EachCall
 from tests.integration.connecting import connected
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval

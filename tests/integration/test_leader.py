@@ -14,9 +14,10 @@ from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection
 from memable.embedded import TemporaryServer
 from memable.entering import enter
+from memable.holding import Held
 from memable.keys import GROUP, Keys
 from memable.runtime.leader import Leader
-from memable.store import Held, Store, new_token
+from memable.store import Store, new_token
 from tests.integration.connecting import connected
 from tests.worker_process import until
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from memable import App, Context, Engine, Settings, Status
+from memable.runtime import rest as rest_module
 from memable.runtime import run as run_module
 from memable.runtime.tasks import install_task_factory
 from tests.worker_process import until
@@ -265,7 +266,7 @@ async def test_a_long_foreign_wait_is_dropped_with_a_warning_that_names_it(
 async def test_a_task_that_spins_is_dropped_with_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "_LIVELY_TURNS", 200)
+    monkeypatch.setattr(rest_module, "_LIVELY_TURNS", 200)
 
     async def spins(ctx: Context) -> Any:
         async def spinner() -> None:
@@ -607,13 +608,13 @@ async def test_an_error_of_the_checker_ends_the_run(
 
 async def test_steps_alone_never_start_the_checker(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    check = run_module.Run._come_to_rest
+    check = rest_module.Rest._come_to_rest
 
     async def counted(run: Any) -> None:
-        started.append(run.name)
+        started.append(run._run.name)
         await check(run)
 
-    monkeypatch.setattr(run_module.Run, "_come_to_rest", counted)
+    monkeypatch.setattr(rest_module.Rest, "_come_to_rest", counted)
 
     async def steps(ctx: Context) -> None:
         for number in range(5):

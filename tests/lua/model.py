@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from memable.holding import Held, Point
 from memable.journal import Record
 from memable.lua import Answer
 from memable.state import Status, StepKind
-from memable.store import Held, Point
 from tests.lua.invariants import Scene
 from tests.lua.stage import Stage
 

@@ -11,12 +11,13 @@ from typing import Any
 from memable import lua
 from memable.calls import AnyScript
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
+from memable.holding import Held, Outcome, Payload, Point
 from memable.journal import Draft, Record
 from memable.keys import GROUP, InstanceKeys, Keys
 from memable.lua import Answer
 from memable.pubsub import Subscriptions
 from memable.state import Status, StepKind
-from memable.store import Held, Outcome, Payload, Point, Store, new_token
+from memable.store import Store, new_token
 from tests.lua import invariants
 
 WORKFLOW = "order"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memable.errors import InputConflict, InstanceNotFound, SignalRejected
+from memable.holding import LeaseLost, Outcome
 from memable.lua import Answer
 from memable.state import Status, StepKind
-from memable.store import LeaseLost, Outcome, new_token
+from memable.store import new_token
 from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, timer
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from memable.holding import Outcome
 from memable.state import Status
-from memable.store import Outcome, new_token
+from memable.store import new_token
 from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Heard, Stage, approval, timer
 
 STRANGE = [

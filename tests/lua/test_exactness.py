@@ -9,9 +9,9 @@ import pytest
 
 from memable.codec import to_json
 from memable.errors import StepFailed
+from memable.holding import Outcome, Payload
 from memable.journal import Draft, Record
 from memable.state import Status, StepKind, StepState
-from memable.store import Outcome, Payload
 from tests.lua.stage import LONG_MS, STEP, Stage, approval, timer
 
 YEAR_9999_MS = 253_402_300_799_999

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from memable.holding import Held, HistoryLost
 from memable.lua import Answer
 from memable.state import Status
-from memable.store import Held, HistoryLost
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval
 
 Operation = Callable[[Stage, Held], Awaitable[object]]

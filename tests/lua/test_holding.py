@@ -7,9 +7,10 @@ import json
 import pytest
 
 from memable.errors import StorageError
+from memable.holding import Held, LeaseLost
 from memable.lua import Answer
 from memable.state import Status
-from memable.store import Held, LeaseLost, new_token
+from memable.store import new_token
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
 
 LEASE_MS = 3_600_000

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from memable.errors import SignalRejected, SignalSuperseded, TypeMismatch
+from memable.holding import LeaseLost, Payload, Point
 from memable.journal import Record
 from memable.keys import split_timer_member
 from memable.lua import Answer
 from memable.state import Status, StepKind, StepState
-from memable.store import LeaseLost, Payload, Point
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
 
 # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

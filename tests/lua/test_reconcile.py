@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from memable.holding import LeaseLost
 from memable.keys import GROUP, InstanceKeys
 from memable.state import Status
-from memable.store import LeaseLost
 from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval, timer
 
 Loss = Callable[[Stage, InstanceKeys, str], Awaitable[object]]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from memable import lua
+from memable.holding import Held, LeaseLost
 from memable.lua import Answer
-from memable.store import Held, LeaseLost, new_token
+from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
 from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, timer
 

@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from memable.connection import Endpoint, ScriptConnection
 from memable.errors import InputConflict, InstanceNotFound, SignalRejected, SignalSuperseded, TypeMismatch
+from memable.holding import Held, LeaseLost, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys
 from memable.state import Status, StepKind
-from memable.store import Held, LeaseLost, Outcome, Payload, Point, new_token
+from memable.store import new_token
 from tests.lua.model import Model
 from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap
 

@@ -21,7 +21,7 @@ LAYERS = [
     "errors state retry",
     "annotations exactness codec keys settings",  # settings checks what keys and codec allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
-    "journal store",
+    "journal holding store",
     "context workflow",
     "announcement entering inputs reading listing watching invocation client",
     "arq_serializers runtime",

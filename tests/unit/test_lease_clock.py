@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 
 from memable.endpoint import Endpoint
+from memable.holding import Held
 from memable.keys import Keys
 from memable.lua import Answer
 from memable.runtime import lease
 from memable.runtime.lease import BLOCKED_LIMIT_S, LeaseKeeper
 from memable.runtime.tasks import Activity
-from memable.store import Held, Store
+from memable.store import Store
 
 LEASE_S = 3.0
 

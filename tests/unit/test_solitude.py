@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from memable.connection import ServerRefused
+from memable.holding import Held
 from memable.keys import Keys
-from memable.runtime.run import End
+from memable.runtime.rest import End
 from memable.runtime.solitude import Solitude
-from memable.store import Held
 
 
 class Intake:

@@ -8,8 +8,8 @@ from contextvars import copy_context
 
 import pytest
 
+from memable.holding import LeaseLost
 from memable.runtime.threads import StepThreads
-from memable.store import LeaseLost
 
 
 async def test_a_call_that_is_cancelled_before_a_thread_was_free_is_never_made() -> None:
