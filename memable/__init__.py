@@ -8,7 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from memable.context import Context, CurrentStep, current_step
+from memable.context import Context
+from memable.current_step import CurrentStep, current_step
 from memable.errors import (
     ChildFailed,
     DuplicateStep,

@@ -1,17 +1,14 @@
-"""What authors receive: `Context`, and inside a step `current_step()`."""
+"""What authors receive: `Context`."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
 
-from memable.errors import NotStarted
+from memable.durable_call import DurableCall
 from memable.keys import check_key
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
 
@@ -19,80 +16,7 @@ if TYPE_CHECKING:
     from memable.workflow import SuspendPoint
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
-
-
-class DurableCall(Coroutine[Any, Any, T_co]):
-    """A durable call: a coroutine object that knows its key; to await, or to hand to `gather` and the like."""
-
-    __slots__ = ("_coroutine", "key")
-
-    def __init__(self, key: str, coroutine: Coroutine[Any, Any, T_co]) -> None:
-        self.key = key
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, T_co]:
-        return self._coroutine.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._coroutine.send(value)
-
-    def throw(self, typ: Any, val: Any = None, tb: TracebackType | None = None) -> Any:
-        # the three-argument form is what the abstract class has; asyncio and Python itself use the one-argument form
-        return self._coroutine.throw(typ) if val is None and tb is None else self._coroutine.throw(typ, val, tb)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __repr__(self) -> str:
-        return f"<DurableCall {self.key!r}>"
-
-
-class CurrentStep(NamedTuple):
-    """The step that is being called."""
-
-    key: str
-    attempt: int
-    """From 1."""
-    workflow_name: str
-    instance_id: str
-    life: str
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same string in every attempt and every run of this step in this life of the instance.
-
-        Hand it to payment APIs and the like: a step is called at least once, and this is what makes its effect happen
-        once.
-        """
-        name = f"{self.workflow_name}/{self.instance_id}/{self.life}/{self.key}"
-        return hashlib.sha256(name.encode()).hexdigest()[:40]
-
-
-_current_step: ContextVar[CurrentStep | None] = ContextVar("memable_current_step", default=None)
-
-
-def current_step() -> CurrentStep:
-    """The step that is being called, also in the thread of a sync step; `NotStarted` outside of one.
-
-    >>> async def charge(amount: float) -> str:
-    ...     return await payments.charge(amount, idempotency_key=current_step().idempotency_key)
-    """
-    step = step_in_progress()
-    if step is None:
-        raise NotStarted("current_step() is for functions that are called as a step, and none is running here")
-    return step
-
-
-def step_in_progress() -> CurrentStep | None:
-    """The step that is being called here, if there is one."""
-    return _current_step.get()
-
-
-def enter_step(step: CurrentStep) -> None:
-    """Make `step` the current one of this context."""
-    _current_step.set(step)
 
 
 class DurableRun(Protocol):

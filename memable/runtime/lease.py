@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import redis
 from redis.exceptions import NoScriptError
 
-from memable.context import CurrentStep
+from memable.current_step import CurrentStep
 from memable.endpoint import Endpoint
 from memable.holding import Held
 from memable.lua import Answer

@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from memable.context import step_in_progress
+from memable.current_step import step_in_progress
 
 LOGGER: Final = "memable"
 

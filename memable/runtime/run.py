@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memable.codec import Codec, TypeCodec, to_json
-from memable.context import Context, step_in_progress
+from memable.context import Context
+from memable.current_step import step_in_progress
 from memable.errors import DuplicateStep, MemableError, StepConflict, StorageError, presentable, text_of
 from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome
 from memable.journal import Journal, Record

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from memable.codec import TypeCodec
-from memable.context import CurrentStep, enter_step
+from memable.current_step import CurrentStep, enter_step
 from memable.errors import (
     MemableError,
     PayloadTooLarge,

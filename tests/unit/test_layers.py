@@ -22,7 +22,7 @@ LAYERS = [
     "annotations exactness codec keys settings",  # settings checks what keys and codec allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
     "journal holding store",
-    "context workflow",
+    "current_step durable_call context workflow",
     "announcement entering inputs reading listing watching invocation client",
     "arq_serializers runtime",
     "engine cli",
