@@ -43,6 +43,6 @@ def test_what_authors_use_most_has_examples() -> None:
         "memable.workflow.App",
         "memable.workflow.SuspendPoint",
         "memable.retry.RetryPolicy",
-        "memable.context.current_step",
+        "memable.current_step.current_step",
         "memable.client.Client.subscribe",
     } <= names
