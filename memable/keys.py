@@ -14,7 +14,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
 | `ns:{p}:solitude`        | string  | a worker takes nothing, so that a suspect runs alone   | three leases           |
 | `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
-| `ns:{p}:control:WORKER`  | channel | to the worker that holds an instance: it has news     | –                      |
+| `ns:{p}:control:WORKER`  | channel | to who holds it: `news WF/ID`, or `over LEASE`        | –                      |
 | `ns:{p}:wake`            | channel | a timer is due before all others, or nobody leads     | –                      |
 | `ns:workflows`           | hash    | announced workflows: name -> JSON with schemas        | for ever               |
 | `ns:workers`             | zset    | live workers by the time in ms of their last sign     | trimmed by the workers |
@@ -51,6 +51,12 @@ GROUP = "workers"
 
 ENTRY_FIELD = "i"
 """The one field of a stream entry: the instance's id."""
+
+NEWS = "news"
+"""On a control channel, before the name of an instance that runs there: a signal or a timer has come for it."""
+
+OVER = "over"
+"""On a control channel, before the lease of a run there: others have ended it."""
 
 INTERNAL_PREFIX = "_"
 """Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""

@@ -24,7 +24,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, cast
 
-from memable.keys import ENTRY_FIELD, GROUP
+from memable.keys import ENTRY_FIELD, GROUP, NEWS, OVER
 
 
 class Answer(IntEnum):
@@ -147,7 +147,7 @@ def assemble(name: str, body: str) -> Script:
     text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
     words = set(_WORD.findall(text))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
-    constants.append(f"local GROUP, ENTRY_FIELD = '{GROUP}', '{ENTRY_FIELD}'")
+    constants.append(f"local GROUP, ENTRY_FIELD, NEWS, OVER = '{GROUP}', '{ENTRY_FIELD}', '{NEWS}', '{OVER}'")
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(
         [

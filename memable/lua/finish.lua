@@ -13,8 +13,11 @@
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
-come_to_end(instance, steps, stream, timers, running, final, expiry, id, name, {
+come_to_end({
+  instance = instance, steps = steps, stream = stream, timers = timers, from = running, final = final, expiry = expiry,
+  id = id, name = name, events = events,
+}, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
-  retention_ms = tonumber(retention_ms), by = lease,
-}, events)
+  retention_ms = retention_ms, by = lease,
+})
 return DONE

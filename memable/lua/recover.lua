@@ -28,10 +28,10 @@ end
 local recoveries = redis.call('HINCRBY', instance, 'recoveries', 1)
 -- in company it may have been a neighbour that took the worker down: nobody is failed for another
 if known[3] == '1' and recoveries >= tonumber(max_recoveries) then
-  come_to_end(instance, steps, stream, timers, running, failed, expiry, id, name, {
-    status = 'failed', field = 'error', value = error, message = message, failed_keys = '',
-    retention_ms = tonumber(retention_ms),
-  }, events)
+  come_to_end({
+    instance = instance, steps = steps, stream = stream, timers = timers, from = running, final = failed, expiry = expiry,
+    id = id, name = name, events = events,
+  }, {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
   return TERMINAL
 end
 take_from_stream(stream, entry)

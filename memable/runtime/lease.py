@@ -85,6 +85,11 @@ class LeaseKeeper:
         """Renew no more: the run is over."""
         self._leases.pop(held.lease, None)
 
+    def lose(self, lease: str) -> None:
+        """Others have ended the run that has this lease, if it is one of these."""
+        if (known := self._leases.get(lease)) is not None:
+            known.run.on_lease_lost()
+
     def confirm(self, held: Held) -> Awaitable[None] | None:
         """Nothing, while no other worker can have the instance; else a question to Redis, which raises `LeaseLost`.
 

@@ -309,7 +309,7 @@ class Run:
         self.rest.on_news()
 
     def on_lease_lost(self) -> None:
-        """Another worker has the instance, or may have it."""
+        """Another worker has the instance, or may have it; or it was ended by others."""
         self.stop(End.LOST)
 
     def _end_by(self, error: LeaseLost) -> End:

@@ -20,7 +20,7 @@ from memable.connection import BlockingReader, Endpoint, ScriptConnection
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.holding import Held, LeaseLost
-from memable.keys import InstanceKeys, Keys, Partition
+from memable.keys import NEWS, OVER, InstanceKeys, Keys, Partition
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
@@ -216,10 +216,15 @@ class Runtime:
 
     def _on_control(self, message: bytes | None) -> None:
         # None: connected again, and anything may have been missed
-        names = list(self._runs) if message is None else [message.decode()]
-        for name in names:
-            if (run := self._runs.get(name)) is not None:
+        if message is None:
+            for run in list(self._runs.values()):
                 run.on_news()
+            return
+        word, _, what = message.decode().partition(" ")
+        if word == OVER:
+            self._leases.lose(what)
+        elif word == NEWS and (run := self._runs.get(what)) is not None:
+            run.on_news()
 
     async def _start_leaders(self) -> None:
         self._leaders = [

@@ -50,3 +50,21 @@ async def test_it_starts_no_further_attempt_before_it_knows_that_the_instance_is
             other.may_end.set()
             assert await other.engine.get("order", "42").result() == "charged"
             assert other.calls == 1
+
+
+async def test_a_worker_that_is_told_that_a_run_is_over_stops_it_at_once_and_no_other(
+    redis_url: str, namespace: str
+) -> None:
+    worker = Worker(redis_url, namespace, fails=False)
+    settings = Settings(namespace=namespace, lease=60)  # so long that no renewal tells it
+    worker.engine = Engine(worker.engine.app, url=redis_url, settings=settings)
+    async with worker.engine as engine:
+        await asyncio.gather(*(engine.invoke("order", id=id) for id in ("42", "43")))
+        await until(lambda: worker.calls == 2, "both steps")
+        online = engine._online()
+        keys = online.store.keys.of("order", "42")
+        lease, control = await online.connection.command("HMGET", keys.instance, "lease", "control")
+        await online.connection.command("PUBLISH", control, b"over " + lease)
+        await until(lambda: engine._runtime.running == 1, "the end of the run")
+        worker.may_end.set()
+        assert await engine.get("order", "43").result() == "charged"

@@ -78,6 +78,20 @@ async def test_a_run_that_is_over_ends_nothing(stage: Stage, outcome: Outcome) -
     assert await stage.status(held.keys) is outcome.status
 
 
+async def test_a_run_that_others_end_is_told_which_it_was(stage: Stage) -> None:
+    held = await stage.run()
+    async with stage.listening(held.keys.partition.control("w1")) as heard:
+        assert await stage.recover(held, max_recoveries=1) is Answer.TERMINAL
+        assert await heard.so_far() == [f"over {held.lease}".encode()]
+
+
+async def test_a_run_that_ends_itself_is_told_nothing(stage: Stage) -> None:
+    held = await stage.run()
+    async with stage.listening(held.keys.partition.control("w1")) as heard:
+        await stage.store.finish(held, DONE, LONG_MS)
+        assert await heard.so_far() == []
+
+
 async def test_nobody_ends_what_does_not_exist(stage: Stage) -> None:
     held = await stage.run()
     await stage.delete(held.keys)

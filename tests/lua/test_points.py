@@ -186,7 +186,7 @@ async def test_a_signal_tells_the_worker_that_runs_the_instance(stage: Stage) ->
     async with stage.listening(held.keys.partition.control("w1")) as heard:
         await stage.store.signal(held.keys, "a", "s1", YES)
         await stage.store.signal(held.keys, "b", "s2", YES)
-        assert await heard.so_far() == [b"order/42"] * 2
+        assert await heard.so_far() == [b"news order/42"] * 2
     assert (await stage.fields(held.keys))["news"] == "2"
 
 
@@ -313,7 +313,7 @@ async def test_a_timer_that_is_due_tells_the_worker_that_runs_the_instance(stage
     await stage.make_due(held.keys, "cooling-off")
     async with stage.listening(held.keys.partition.control("w1")) as heard:
         await stage.store.fire_timer(held.keys, "cooling-off")
-        assert await heard.so_far() == [b"order/42"]
+        assert await heard.so_far() == [b"news order/42"]
 
 
 async def test_a_signal_loses_to_the_timer_whatever_its_id(stage: Stage) -> None:

@@ -57,6 +57,6 @@ local function deliver(instance, stream, id, name, suspended, queued, events)
     queue(instance, stream, id, suspended, queued, events, {})
   elseif at[2] then
     redis.call('HINCRBY', instance, 'news', 1)
-    redis.call('PUBLISH', at[2], name)
+    redis.call('PUBLISH', at[2], NEWS .. ' ' .. name)
   end
 end

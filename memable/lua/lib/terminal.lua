@@ -1,17 +1,28 @@
 -- The end of an instance, whoever makes it: points, timers, entry and lease go, the outcome stays for the retention.
+-- `at`: what the script was given: instance, steps, stream, timers, expiry; `from`, `final` (indexes); id, name, events.
+-- `ended`: status, message, retention_ms; field and value (output or error, if there is one); failed_keys (if any); `by`, the
+-- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused.
 
-local function come_to_end(instance, steps, stream, timers, from, final, expiry, id, name, ended, events)
-  local known = redis.call('HMGET', instance, 'entry', 'created_us', 'version', 'waiting')
-  withdraw_all(instance, steps, timers, name, known[4])
-  if known[1] then take_from_stream(stream, known[1]) end
+local DEADLINE, DELAY = '_deadline', '_delay'
+
+local function come_to_end(at, ended)
+  local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
+    'deadline_ms', 'due')
+  withdraw_all(at.instance, at.steps, at.timers, at.name, known[4])
+  if known[1] then take_from_stream(at.stream, known[1]) end
+  if known[7] or known[8] then
+    redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY))
+  end
+  if known[5] and not ended.by then redis.call('PUBLISH', known[5], OVER .. ' ' .. known[6]) end
   local now = now_ms()
-  local facts = drop_lease(instance, ended.by, 'recoveries', 'failed_keys')
-  add_facts(facts, ended.field, ended.value, 'completed_ms', whole(now))
-  if ended.failed_keys ~= '' then add_facts(facts, 'failed_keys', ended.failed_keys) end
-  move_index(from, final, id, known[2])
+  local facts = drop_lease(at.instance, ended.by, 'recoveries', 'failed_keys', 'due')
+  add_facts(facts, 'completed_ms', whole(now))
+  if ended.field then add_facts(facts, ended.field, ended.value) end
+  if (ended.failed_keys or '') ~= '' then add_facts(facts, 'failed_keys', ended.failed_keys) end
+  move_index(at.from, at.final, at.id, known[2])
   local expires_ms = whole(now + ended.retention_ms)
-  redis.call('ZADD', expiry, expires_ms, name)
-  set_state(instance, known[3], ended.status, ended.message, events, facts, nil, ended.field, ended.value)
-  redis.call('PEXPIREAT', instance, expires_ms)
-  redis.call('PEXPIREAT', steps, expires_ms)
+  redis.call('ZADD', at.expiry, expires_ms, at.name)
+  set_state(at.instance, known[3], ended.status, ended.message, at.events, facts, nil, ended.field, ended.value)
+  -- every key of the instance; `resume` takes it back
+  for _, key in ipairs({at.instance, at.steps}) do redis.call('PEXPIREAT', key, expires_ms) end
 end
