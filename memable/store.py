@@ -7,6 +7,7 @@ repeats calls without thinking, and nothing here does.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -42,8 +43,12 @@ DELAYED_MS = 250
 
 
 def new_token() -> str:
-    """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back."""
-    return os.urandom(12).hex()
+    """A token that never comes again: a lease, a life, the mark of a call. No counter: Redis could be rolled back.
+
+    Each instance keeps several, and its id is often one: 16 characters that hold 95 bits. Letters and digits only,
+    since an id that begins with `-` is an option to every command line: two letters stand for base64's signs as well.
+    """
+    return base64.b64encode(os.urandom(12), altchars=b"xy").decode()
 
 
 class Lead(NamedTuple):
@@ -90,7 +95,7 @@ def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     """The records of points that are completed: from now on the run knows of them."""
     records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
     # of many the last are kept, and Redis loses what was completed last
-    held.learn(sorted(records, key=lambda key: Record(records[key]).completed_ms))
+    held.learn(sorted(records, key=lambda key: Record(records[key]).completed_ms or 0))
     return records
 
 

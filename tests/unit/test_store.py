@@ -1,15 +1,16 @@
-"""What the store makes of a connection that fails."""
+"""What the store makes of a connection that fails; the tokens that it hands out."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from typing import Any
 
 import pytest
 
 from memable.errors import StorageError
-from memable.keys import Keys
+from memable.keys import Keys, check_key
 from memable.store import Store, new_token
 
 
@@ -33,3 +34,11 @@ async def test_a_batch_that_fails_says_so_once() -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert told == []
+
+
+def test_tokens_are_short_never_the_same_and_no_option_of_a_command_line() -> None:
+    tokens = [new_token() for _ in range(10_000)]
+    assert len(set(tokens)) == len(tokens)
+    for token in tokens:
+        assert re.fullmatch("[A-Za-z0-9]{16}", token)
+        assert check_key("id", token) == token
