@@ -157,7 +157,7 @@ class _Judge:
                 found.append((facts, text, False))
         invoked = self.invoked.get(place[0])
         for facts, text, was_dropped in found:
-            completed_s = facts["completed_ms"] / 1000
+            completed_s = (facts["started_ms"] + facts["took_ms"]) / 1000
             # a resume is what drops one; its reply may have come late, it was not asked for before this
             dropped = (at_s for at_s in (invoked.resumed_s if invoked else ()) if at_s >= completed_s)
             yield (

@@ -3,8 +3,8 @@
 A record is a JSON object whose last member is its result or its error, so that both can be cut out without parsing
 what an author stored. A script adds the times between `head` and `tail`:
 
-    {"state":"completed","kind":"step","type":"Receipt","started_ms":…,"completed_ms":…,"result":{…}}
-    {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"completed_ms":…,"error":{…}}
+    {"state":"completed","kind":"step","type":"Receipt","started_ms":…,"took_ms":…,"result":{…}}
+    {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"took_ms":…,"error":{…}}
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
 """
 
@@ -91,8 +91,10 @@ class Record:
         self._facts: dict[str, Any] = from_json(head + b"}" if found else raw)
 
     @property
-    def completed_ms(self) -> int:
-        return int(self._facts.get("completed_ms", 0))
+    def completed_ms(self) -> int | None:
+        """`None` while it is open."""
+        took_ms = self._facts.get("took_ms")
+        return None if took_ms is None else int(self._facts["started_ms"] + took_ms)
 
     @property
     def kind(self) -> StepKind:
@@ -128,7 +130,7 @@ class Record:
             error=error,
             attempts=self._facts.get("attempts", 0 if self.is_open else 1),
             started_at=to_datetime(self._facts.get("started_ms")),
-            completed_at=to_datetime(self._facts.get("completed_ms")),
+            completed_at=to_datetime(self.completed_ms),
         )
 
 

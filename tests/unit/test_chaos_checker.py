@@ -25,7 +25,7 @@ ALICE, BOB, CAROL = 7, 8, 9
 
 def finished(kind: str, completed_s: float, result: Any = None, *, state: str = "completed") -> str:
     return json.dumps(
-        {"state": state, "kind": kind, "started_ms": 0, "completed_ms": round(completed_s * 1000), "result": result}
+        {"state": state, "kind": kind, "started_ms": 0, "took_ms": round(completed_s * 1000), "result": result}
     )
 
 

@@ -32,7 +32,7 @@ local function open_points(instance, steps, timers, name, wake, fired_head, fire
         -- rounded up: a timer never fires early
         local due_ms = after_ms and started + math.ceil(after_ms) or at_ms and math.ceil(at_ms)
         if due_ms and due_ms <= now then
-          record = timed(fired_head, whole(started), whole(now), fired_tail)
+          record = timed(fired_head, started, now, fired_tail)
           redis.call('HSET', steps, key, record, '_by:' .. key, 'timer')
         else
           write_open(instance, steps, timers, name, wake, key, kind, head, accepts, started, due_ms)

@@ -24,13 +24,14 @@ local function open_point(steps, key)
   return {kind = kind, started_ms = started_ms, accepts = accepts}
 end
 
+-- there may be very many records: a duration is shorter than a second time
 local function timed(head, started_ms, completed_ms, tail)
-  return head .. ',"started_ms":' .. started_ms .. ',"completed_ms":' .. completed_ms .. tail
+  return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. whole(completed_ms - started_ms) .. tail
 end
 
 local function complete_point(instance, steps, timers, name, key, point, by, head, tail)
   redis.call('HDEL', steps, '_open:' .. key)
-  redis.call('HSET', steps, key, timed(head, point.started_ms, whole(now_ms()), tail), '_by:' .. key, by)
+  redis.call('HSET', steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
   redis.call('ZREM', timers, timer_member(name, key))
   forget_waiting(instance, key)
 end
