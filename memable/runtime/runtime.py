@@ -217,8 +217,8 @@ class Runtime:
     def _on_control(self, message: bytes | None) -> None:
         # None: connected again, and anything may have been missed
         if message is None:
-            for run in list(self._runs.values()):
-                run.on_news()
+            for each in list(self._runs.values()):
+                each.on_news()
             return
         word, _, what = message.decode().partition(" ")
         if word == OVER:
