@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
 
 from memable.durable_call import DurableCall
 from memable.keys import check_key
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
+from memable.state import StepKind
 
 if TYPE_CHECKING:
     from memable.workflow import SuspendPoint
@@ -159,7 +160,7 @@ class Context:
                 f"step {key!r}: {fn!r} is not callable: pass the function and its arguments, not its result"
             )
         timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of step {key!r}")
-        return DurableCall(key, self._run.step(key, fn, args, timeout_s, retry, returns))
+        return self._call(StepKind.STEP, key, self._run.step(key, fn, args, timeout_s, retry, returns))
 
     @overload
     def suspend(self, point: SuspendPoint[T], *, status: str | None = None) -> DurableCall[T]: ...
@@ -177,7 +178,7 @@ class Context:
         """
         key, type = (point, Any) if isinstance(point, str) else (point.key, point.type)
         check_key("suspend point", key)
-        return DurableCall(key, self._run.suspend(key, type, status))
+        return self._call(StepKind.SIGNAL, key, self._run.suspend(key, type, status))
 
     def timer(self, key: str, duration: Duration) -> DurableCall[None]:
         """Wait for `duration` (seconds or `timedelta`), durably; negative or zero is over at once.
@@ -187,7 +188,8 @@ class Context:
         `signal(…, key)`. `ValueError` for NaN and infinities; `DuplicateStep`, `StepConflict`, `InvalidKey`.
         """
         check_key("timer", key)
-        return DurableCall(key, self._run.timer(key, to_seconds(duration, f"the duration of timer {key!r}"), None))
+        after_s = to_seconds(duration, f"the duration of timer {key!r}")
+        return self._call(StepKind.TIMER, key, self._run.timer(key, after_s, None))
 
     def sleep_until(self, key: str, when: datetime) -> DurableCall[None]:
         """Wait until `when`, an aware datetime, durably; the past is over at once.
@@ -197,8 +199,11 @@ class Context:
         check_key("timer", key)
         if when.utcoffset() is None:
             raise ValueError(f"timer {key!r} needs an aware datetime, such as datetime.now(UTC), not {when!r}")
-        return DurableCall(key, self._run.timer(key, None, math.ceil(when.timestamp() * 1000)))
+        return self._call(StepKind.TIMER, key, self._run.timer(key, None, math.ceil(when.timestamp() * 1000)))
 
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""
         self._run.set_status(message)
+
+    def _call(self, kind: StepKind, key: str, coroutine: Coroutine[Any, Any, T]) -> DurableCall[T]:
+        return DurableCall(kind, key, coroutine, self._run)
