@@ -82,7 +82,7 @@ class Engine(Client):
             settings = await self._settle(exits)
             await self._open(settings)
             exits.push_async_callback(self.aclose)
-            self._runtime = Runtime(self.app, settings)
+            self._runtime = self._new_runtime(settings)
             await self._runtime.start()
             # a private server takes its instances with it: there is nobody to hand them back to, and nothing to wait
             # for
@@ -90,6 +90,9 @@ class Engine(Client):
             exits.push_async_callback(self._runtime.stop, grace_s=grace_s)
             self._exits = exits.pop_all()
         self._is_draining = False
+
+    def _new_runtime(self, settings: Settings) -> Runtime:
+        return Runtime(self.app, settings)
 
     async def stop(self) -> None:
         """Take no more work, let runs end within `MEMABLE_SHUTDOWN_GRACE`, hand the rest back, and disconnect."""

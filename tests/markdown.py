@@ -28,9 +28,14 @@ async def run_example(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, where, "exec"), module.__dict__)  # our own page
     await module.main()
-    printed = capsys.readouterr().out.splitlines()
     promised = re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)
     assert promised, "what is not said cannot be wrong"
+    assert_printed(capsys.readouterr().out, promised)
+
+
+def assert_printed(output: str, promised: list[str]) -> None:
+    """The lines of `output` are those that were promised; of one with a `…`, what stands before it."""
+    printed = output.splitlines()
     assert len(printed) == len(promised), printed
     for line, promise in zip(printed, promised, strict=True):
         start, cut, _ = promise.partition("…")

@@ -320,7 +320,7 @@ class _Host:
     def _hand_back(self) -> None:
         """Told again while runs have their grace: hand them back now."""
         _log.warning("told to stop again: %d instances are handed back now", self.runtime.running)
-        self.runtime.hand_back()
+        self.runtime.hand_all_back()
 
     # ── what arq functions use ───────────────────────────────────────────────────────────────────────────────────
 

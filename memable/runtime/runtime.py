@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -50,7 +50,14 @@ def worker_name() -> str:
 class Runtime:
     """Runs the workflows of one app, up to `settings.concurrency` instances at a time."""
 
-    def __init__(self, app: App, settings: Settings, *, url: str | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        *,
+        url: str | None = None,
+        caller: Callable[[StepThreads, Activity], StepCaller] = StepCaller,
+    ) -> None:
         self.app = app
         self.settings = settings
         self.worker = worker_name()
@@ -61,6 +68,7 @@ class Runtime:
         self._codec = Codec(max_payload_bytes=settings.max_payload)
         self._activity = Activity()
         self._threads = StepThreads(settings.concurrency)
+        self._caller = caller(self._threads, self._activity)
         self._runs: dict[str, Run] = {}
         self._carrying: set[asyncio.Task[None]] = set()
         self._is_stopping = False
@@ -89,6 +97,11 @@ class Runtime:
         """How many instances are being run here."""
         return len(self._carrying)
 
+    @property
+    def running_names(self) -> list[str]:
+        """The instances (`WF/ID`) that are being run here."""
+        return list(self._runs)
+
     async def start(self) -> None:
         """Connect, announce the workflows, begin to take work. `StorageError` if Redis cannot be reached or used."""
         install_task_factory(asyncio.get_running_loop())
@@ -107,7 +120,7 @@ class Runtime:
             self._workshop = Workshop(
                 store=self._store,
                 codec=self._codec,
-                caller=StepCaller(self._threads, self._activity),
+                caller=self._caller,
                 activity=self._activity,
                 resources=resources,
                 park_grace_s=self.settings.park_grace,
@@ -154,7 +167,7 @@ class Runtime:
             beating.cancel()
             await self._intake.stop(taking)
         await self._wait_for_runs(self.settings.shutdown_grace if grace_s is None else grace_s)
-        self.hand_back()
+        self.hand_all_back()
         await self._wait_for_runs(_LAST_WORDS_S)
         for control in self._controls:
             control.close()
@@ -165,10 +178,15 @@ class Runtime:
         await self._wait_for_runs(_LAST_WORDS_S)  # without a connection none of them waits for Redis any more
         _log.info("worker %s has stopped", self.worker)
 
-    def hand_back(self) -> None:
+    def hand_all_back(self) -> None:
         """End every run here now; its instance is queued again, for any worker. A step in flight is cancelled."""
         self._is_handing_back = True
-        for run in list(self._runs.values()):
+        for name in list(self._runs):
+            self.hand_back(name)
+
+    def hand_back(self, name: str) -> None:
+        """End the run of one instance (`WF/ID`), if there is one here."""
+        if (run := self._runs.get(name)) is not None:
             run.stop(End.HANDED_BACK)
             self._solitude.on_end()
 

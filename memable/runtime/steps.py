@@ -73,7 +73,7 @@ class StepCaller:
         `LeaseLost`, of `before_attempt`, ends the step unrecorded.
         """
         begin_s = time.monotonic()
-        invoke = self._invoke if call.timeout_s is None else self._invoke_in_time
+        invoke = self.invoke if call.timeout_s is None else self._invoke_in_time
         attempt = 1
         while True:
             if (asking := before_attempt()) is not None:
@@ -109,7 +109,7 @@ class StepCaller:
         deadline = asyncio.timeout(call.timeout_s)
         try:
             async with deadline:
-                return await self._invoke(call, attempt, before_attempt)
+                return await self.invoke(call, attempt, before_attempt)
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # the function's own
@@ -121,7 +121,8 @@ class StepCaller:
                 error_message=f"no result within {call.timeout_s:g} s",
             ) from error
 
-    async def _invoke(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
+    async def invoke(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
+        """One attempt: what the function returns, or raises."""
         workflow, _, instance_id = call.instance.partition("/")
         current = CurrentStep(call.key, attempt, workflow, instance_id, call.life)
         context = copy_context()

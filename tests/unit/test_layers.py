@@ -26,6 +26,7 @@ LAYERS = [
     "announcement entering inputs reading listing watching invocation client",
     "arq_serializers runtime",
     "engine cli",
+    "testing",
 ]
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
@@ -41,6 +42,7 @@ BORDERS = {
     "click": {"cli"},
     "rich": {"cli"},
     "worker": {"cli.demo"},  # an application of this repository, which the demo runs
+    "pytest": {"testing.fixtures"},
     "tests": set[str](),
 }
 
