@@ -48,7 +48,7 @@ class DurableRun(Protocol):
         returns: Any,
     ) -> Any: ...
 
-    async def suspend(self, key: str, type: Any, status: str | None) -> Any: ...
+    async def suspend(self, key: str, type: Any, status: str | None, timeout_s: float | None) -> Any: ...
 
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
 
@@ -163,22 +163,37 @@ class Context:
         return self._call(StepKind.STEP, key, self._run.step(key, fn, args, timeout_s, retry, returns))
 
     @overload
-    def suspend(self, point: SuspendPoint[T], *, status: str | None = None) -> DurableCall[T]: ...
+    def suspend(
+        self, point: SuspendPoint[T], *, status: str | None = None, timeout: Duration | None = None
+    ) -> DurableCall[T]: ...
 
     @overload
-    def suspend(self, point: str, *, status: str | None = None) -> DurableCall[Any]: ...
+    def suspend(
+        self, point: str, *, status: str | None = None, timeout: Duration | None = None
+    ) -> DurableCall[Any]: ...
 
-    def suspend(self, point: SuspendPoint[Any] | str, *, status: str | None = None) -> DurableCall[Any]:
+    def suspend(
+        self, point: SuspendPoint[Any] | str, *, status: str | None = None, timeout: Duration | None = None
+    ) -> DurableCall[Any]:
         """Wait for a signal, and hand its payload back now and in every replay.
 
         `point` is a `SuspendPoint`, or a bare key for a plain JSON payload. While it waits no task is held in memory:
         the instance shows as `suspended: STATUS` (default: the key), and any worker goes on with it when the signal
         comes. If the process dies, nothing is lost. No `except Exception` around it is ever entered because of the
-        wait; `finally` blocks run, without durable calls. `DuplicateStep`, `StepConflict`, `InvalidKey`.
+        wait; `finally` blocks run, without durable calls.
+
+        `timeout` (seconds or `timedelta`) is durable. First run: the deadline is fixed, by Redis's clock; whichever
+        comes first, the signal or the deadline, is recorded, and the other has lost: a later signal is
+        `SignalSuperseded`. Replay: the first deadline stands, and what was recorded comes back, `SuspendTimeout` too.
+        If all processes die, the deadline is seen to when a worker is back. Zero or negative is over at once.
+
+        Raises `SuspendTimeout`, recorded and replayed; `DuplicateStep`, `StepConflict`, `InvalidKey`; `ValueError`
+        for a timeout that is NaN or infinite.
         """
         key, type = (point, Any) if isinstance(point, str) else (point.key, point.type)
         check_key("suspend point", key)
-        return self._call(StepKind.SIGNAL, key, self._run.suspend(key, type, status))
+        timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of suspend point {key!r}")
+        return self._call(StepKind.SIGNAL, key, self._run.suspend(key, type, status, timeout_s))
 
     def timer(self, key: str, duration: Duration) -> DurableCall[None]:
         """Wait for `duration` (seconds or `timedelta`), durably; negative or zero is over at once.

@@ -224,7 +224,11 @@ class SignalSuperseded(MemableError):
 
 
 class SuspendTimeout(MemableError):
-    """A wait reached its timeout before its signal came."""
+    """A wait reached its timeout before its signal or message came; every replay raises it again."""
+
+    def __init__(self, workflow: str, instance_id: str, key: str) -> None:
+        super().__init__(f"wait {key!r} of {workflow}/{instance_id} timed out: nothing came before its deadline")
+        self.workflow, self.instance_id, self.key = workflow, instance_id, key
 
 
 class WorkflowFailed(MemableError):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memable import lua
 from memable.annotations import ALL_JSON_TYPES
-from memable.journal import Draft
+from memable.journal import Draft, late
 from memable.keys import InstanceKeys
 from memable.state import Status, StepKind
 
@@ -75,7 +75,10 @@ class Point:
     elapsed_ms: int = 0
     """Since the call that waits here: its deadline counts from then."""
 
-    def arguments(self) -> tuple[lua.Argument, ...]:
+    def arguments(self, keys: InstanceKeys) -> tuple[lua.Argument, ...]:
+        """What the scripts take: see lib/open.lua."""
+        has_deadline = self.after_ms is not None or self.at_ms is not None
+        ending = late(self.kind, keys.workflow, keys.instance_id, self.key) if has_deadline else (b"", b"")
         return (
             self.key,
             self.kind.value,
@@ -84,6 +87,7 @@ class Point:
             "" if self.after_ms is None else self.after_ms,
             "" if self.at_ms is None else self.at_ms,
             self.elapsed_ms,
+            *ending,
         )
 
 

@@ -6,6 +6,7 @@ what an author stored. A script adds the times between `head` and `tail`:
     {"state":"completed","kind":"step","type":"Receipt","started_ms":…,"took_ms":…,"result":{…}}
     {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"took_ms":…,"error":{…}}
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
+    {"state":"failed","kind":"signal","type":"",…,"error":{"class":"SuspendTimeout","fields":{…}}}
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from memable.errors import (
     SerializationError,
     StepFailed,
     StepTimeout,
+    SuspendTimeout,
     TypeMismatch,
 )
 from memable.keys import INTERNAL_PREFIX
@@ -32,7 +34,15 @@ _SUSPENDED = b'{"state":"suspended"'
 
 RECORDED_ERRORS: dict[str, type[MemableError]] = {
     each.__name__: each
-    for each in (StepFailed, RetriesExhausted, StepTimeout, SerializationError, TypeMismatch, PayloadTooLarge)
+    for each in (
+        StepFailed,
+        RetriesExhausted,
+        StepTimeout,
+        SerializationError,
+        TypeMismatch,
+        PayloadTooLarge,
+        SuspendTimeout,
+    )
 }
 """What can be recorded as a failure: their constructors take the attributes that they keep."""
 
@@ -76,6 +86,15 @@ def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
 
 FIRED = Draft.completed(StepKind.TIMER, "None", b"null")
 """The record of a timer that fired, or was completed by hand."""
+
+KINDS_WITH_DEADLINE = (StepKind.TIMER, StepKind.SIGNAL)
+
+
+def late(kind: StepKind, workflow: str, instance_id: str, key: str) -> Draft:
+    """What is recorded when the deadline of a point comes first."""
+    if kind is StepKind.TIMER:
+        return FIRED
+    return Draft.failed(kind, SuspendTimeout(workflow, instance_id, key), attempts=1)
 
 
 class Record:

@@ -30,7 +30,7 @@ a line), `turn`, `said` (numbers of its run's last call that opened or withdrew 
 `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
-`_by:KEY` (what completed it: `timer`, or `signal` and its id).
+`_by:KEY` (what completed it: `timer`, its deadline, or `signal` and its id).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from memable.errors import (
     TypeMismatch,
 )
 from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome, Payload, Point
-from memable.journal import FIRED, Draft, Record, pairs
+from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
 from memable.state import Status, StepKind
@@ -433,10 +433,14 @@ class Store:
 
     async def fire_timer(self, keys: InstanceKeys, key: str) -> Answer:
         """Complete the point of a timer that is due: DONE, or why there was nothing to do."""
+        endings = [
+            word
+            for kind in KINDS_WITH_DEADLINE
+            for word in (kind.value, *late(kind, keys.workflow, keys.instance_id, key))
+        ]
         return Answer(
             await self.connection.call(
-                _FIRE_TIMER,
-                _FIRE_TIMER.bind(**self._waking(keys), key=key, head=FIRED.head, tail=FIRED.tail),
+                _FIRE_TIMER, _FIRE_TIMER.bind(**self._waking(keys), key=key, kinds_heads_tails=endings)
             )
         )
 
@@ -557,12 +561,10 @@ class Store:
         """What every script that opens points takes."""
         flat: list[lua.Argument] = list(withdrawn)
         for point in points:
-            flat.extend(point.arguments())
+            flat.extend(point.arguments(held.keys))
         return {
             "turn": held.next_turn(),
             "wake": held.keys.partition.wake,
-            "fired_head": FIRED.head,
-            "fired_tail": FIRED.tail,
             "withdrawn_count": len(withdrawn),
             "withdrawn_and_points": flat,
         }

@@ -6,7 +6,7 @@
 -- KEYS  timers     zset    the timer goes
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
--- ARGV  id, name, key, head, tail, events
+-- ARGV  id, name, key, events, kinds_heads_tails...
 -- RETURNS  DONE fired | NOT_REACHED not due, or gone | UNKNOWN nobody waits for it, removed
 -- RETRY  the timer is gone: NOT_REACHED. Two leaders at once are harmless for the same reason
 local member = timer_member(name, key)
@@ -17,6 +17,12 @@ if not point then
   redis.call('ZREM', timers, member)
   return UNKNOWN
 end
-complete_point(instance, steps, timers, name, key, point, 'timer', head, tail)
+-- only Redis knows what waits for this deadline, and so what is recorded now that it comes first
+local late = {}
+for at = 1, #kinds_heads_tails, 3 do
+  late[kinds_heads_tails[at]] = {kinds_heads_tails[at + 1], kinds_heads_tails[at + 2]}
+end
+local head, tail = unpack(late[point.kind])
+complete_point({instance = instance, steps = steps, timers = timers, name = name}, key, point, 'timer', head, tail)
 deliver(instance, stream, id, name, suspended, queued, events)
 return DONE

@@ -6,17 +6,16 @@
 -- KEYS  timers     zset    deadlines
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
--- ARGV  id, name, lease, known, entry, message, events, turn, wake, fired_head, fired_tail, withdrawn_count, withdrawn_and_points...
+-- ARGV  id, name, lease, known, entry, message, events, turn, wake, withdrawn_count, withdrawn_and_points...
 -- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way. One that goes on: by `turn`, as `open`
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version', 'turn')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
 local repeated = is_repeated(turn, held[5])
-local points, has_withdrawn =
-  take_withdrawn(instance, steps, timers, name, tonumber(withdrawn_count), withdrawn_and_points, repeated)
-local satisfied, has_opened =
-  open_points(instance, steps, timers, name, wake, fired_head, fired_tail, points, repeated)
+local here = {instance = instance, steps = steps, timers = timers, name = name}
+local points, has_withdrawn = take_withdrawn(here, tonumber(withdrawn_count), withdrawn_and_points, repeated)
+local satisfied, has_opened = open_points(here, wake, points, repeated)
 if #satisfied > 1 then
   if has_withdrawn or has_opened then redis.call('HSET', instance, 'turn', turn) end
   satisfied[1] = SATISFIED

@@ -16,6 +16,7 @@ if by then return {by == this and DONE or SUPERSEDED} end
 if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
 local point = open_point(steps, key)
 if not point then return {redis.call('HEXISTS', steps, key) == 1 and CONFLICT or NOT_REACHED} end
+if point.kind ~= 'signal' and point.kind ~= 'timer' then return {CONFLICT} end
 -- `accepts` is `TAG|TYPE,TYPE` or `TAG|*`: a sender that names a type must name this one, any other must send one of these JSON
 -- types
 local declared, types = string.match(point.accepts, '^(.*)|(.*)$')
@@ -25,6 +26,6 @@ elseif types ~= '*' and not string.find(',' .. types .. ',', ',' .. json_type ..
   return {MISMATCH, declared}
 end
 if point.kind == 'timer' then head, tail = timer_head, timer_tail end
-complete_point(instance, steps, timers, name, key, point, this, head, tail)
+complete_point({instance = instance, steps = steps, timers = timers, name = name}, key, point, this, head, tail)
 deliver(instance, stream, id, name, suspended, queued, events)
 return {DONE}

@@ -190,9 +190,9 @@ class Run:
             raise end.failure
         return end.value
 
-    async def suspend(self, key: str, type: Any, status: str | None) -> Any:
+    async def suspend(self, key: str, type: Any, status: str | None, timeout_s: float | None) -> Any:
         codec = self._workshop.codec.of(type)
-        wait = Wait(key, StepKind.SIGNAL, codec, new_future(), time.monotonic(), status=status)
+        wait = Wait(key, StepKind.SIGNAL, codec, new_future(), time.monotonic(), status=status, after_s=timeout_s)
         return await self._wait("suspend point", wait)
 
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None:

@@ -2,7 +2,8 @@
 
 `await ctx.timer(key, duration)` and `await ctx.sleep_until(key, when)` wait durably: the deadline is kept in Redis,
 by its clock, and the instance holds no memory and no worker meanwhile. A timer fires once, and never early. It may
-be completed early, by a signal to its key.
+be completed early, by a signal to its key. `await ctx.suspend(point, timeout=…)` waits for both, a signal and a time:
+whichever comes first is recorded, and the same in every replay.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ from typing import Any
 
 import pytest
 
-from memable import App, Context, SignalSuperseded, Status, StepKind, StepState, WorkflowFailed
+from memable import (
+    App,
+    Context,
+    SignalSuperseded,
+    Status,
+    StepKind,
+    StepState,
+    SuspendPoint,
+    SuspendTimeout,
+    WorkflowFailed,
+)
 from tests.fundamentals.starting import Start
 
 SOON_S = 0.02
+APPROVAL = SuspendPoint("approval:v1", bool)
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 
 
@@ -210,3 +222,126 @@ async def test_timers_of_many_instances_all_fire(start: Start) -> None:
     async with start(app) as engine:
         instances = [await engine.invoke(many, number) for number in range(50)]
         assert [await each.result() for each in instances] == list(range(50))
+
+
+# ── a signal, but not for ever ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def approving(timeout: Any) -> tuple[App, list[str]]:
+    """A workflow that is refused when nobody approves in time; and what its runs saw."""
+    app, seen = App(), list[str]()
+
+    @app.workflow("approving")
+    async def approving(ctx: Context) -> str:
+        try:
+            approved = await ctx.suspend(APPROVAL, timeout=timeout)
+        except SuspendTimeout as error:
+            seen.append(f"{error.key} of {error.workflow}/{error.instance_id}")
+            approved = False
+        await ctx.timer("replayed", SOON_S)
+        return "approved" if approved else "refused"
+
+    return app, seen
+
+
+async def test_a_signal_in_time_is_handed_over_and_nothing_is_left_of_the_deadline(start: Start) -> None:
+    app, seen = approving(timedelta(days=365))
+    async with start(app) as engine:
+        instance = await engine.invoke("approving", id="1")
+        assert str(await instance.wait()) == "suspended: approval:v1"
+        await instance.signal(APPROVAL, True)
+        assert await instance.result() == "approved"
+    assert seen == []
+
+
+async def test_a_timeout_is_raised_and_raised_again_on_every_replay(start: Start) -> None:
+    app, seen = approving(SOON_S)
+    async with start(app) as engine:
+        instance = await engine.invoke("approving", id="1")
+        assert await instance.result() == "refused"
+        with pytest.raises(SignalSuperseded):
+            await instance.signal(APPROVAL, True)
+        wait, _ = await engine.steps("approving", "1")
+        assert (wait.kind, wait.state) == (StepKind.SIGNAL, StepState.FAILED)
+        assert (wait.error or "").startswith("SuspendTimeout: ")
+        assert wait.started_at is not None
+        assert wait.completed_at is not None
+        assert wait.completed_at - wait.started_at >= timedelta(seconds=SOON_S)  # never early, by Redis's clock
+    assert seen == ["approval:v1 of approving/1"] * 2
+
+
+async def test_a_timeout_that_is_over_already_is_raised_at_once(start: Start) -> None:
+    app, seen = approving(-1)
+    async with start(app) as engine:
+        assert await (await engine.invoke("approving")).result() == "refused"
+    assert len(seen) == 2
+
+
+async def test_a_timeout_passes_also_while_there_is_no_worker(start: Start) -> None:
+    app, seen = approving(0.3)
+    async with start(app) as engine:
+        await (await engine.invoke("approving", id="1")).wait()
+    await asyncio.sleep(0.3)
+    async with start(app) as engine:
+        assert await engine.get("approving", "1").result() == "refused"
+    assert len(seen) == 2
+
+
+async def test_a_wait_keeps_its_first_deadline_when_the_instance_is_resumed(start: Start) -> None:
+    app, durations = App(), [timedelta(days=1), timedelta(0)]
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> None:
+        await ctx.suspend(APPROVAL, timeout=durations.pop(0))
+
+    async with start(app) as engine:
+        instance = await engine.invoke(flow, id="1")
+        await instance.wait()
+        [before] = await engine.steps(flow, "1")
+        await instance.resume()
+        assert str(await instance.wait()) == "suspended: approval:v1"
+        assert await engine.steps(flow, "1") == [before]
+    assert durations == []
+
+
+async def test_an_instance_that_a_timeout_has_failed_waits_anew_when_it_is_resumed(start: Start) -> None:
+    app, durations = App(), [SOON_S]
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> bool:
+        return await ctx.suspend(APPROVAL, timeout=durations.pop() if durations else timedelta(days=1))
+
+    async with start(app) as engine:
+        instance = await engine.invoke(flow, id="1")
+        with pytest.raises(WorkflowFailed, match="SuspendTimeout: wait 'approval:v1' of flow/1 timed out"):
+            await instance.result()
+        await instance.resume()
+        assert str(await instance.wait()) == "suspended: approval:v1"
+        await instance.signal(APPROVAL, True)
+        assert await instance.result() is True
+
+
+async def test_of_a_signal_and_a_timeout_that_race_one_wins_and_the_sender_is_told_the_truth(start: Start) -> None:
+    app, _ = approving(SOON_S)
+    async with start(app) as engine:
+        instances = [await engine.invoke("approving") for _ in range(20)]
+        await asyncio.gather(*(each.wait() for each in instances))
+
+        async def hurry(number: int) -> str:
+            await asyncio.sleep(number * SOON_S / 10)
+            try:
+                await instances[number].signal(APPROVAL, True)
+            except SignalSuperseded:
+                return "refused"
+            return "approved"
+
+        told = await asyncio.gather(*map(hurry, range(20)))
+        assert await asyncio.gather(*(each.result() for each in instances)) == told
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), float("inf")])
+async def test_a_timeout_must_be_a_time(start: Start, timeout: float) -> None:
+    app, _ = approving(timeout)
+    async with start(app) as engine:
+        with pytest.raises(WorkflowFailed, match="ValueError: the timeout of suspend point 'approval:v1'"):
+            await (await engine.invoke("approving")).result()

@@ -40,6 +40,7 @@ from memable import (
     StepTimeout,
     StorageError,
     SuspendPoint,
+    SuspendTimeout,
     TypeMismatch,
     WorkflowCancelled,
     WorkflowFailed,
@@ -519,6 +520,16 @@ async def a_second_signal(scene: Scene) -> None:
             await engine.signal("order", "42", APPROVAL, True)
 
 
+@provokes(
+    SuspendTimeout,
+    r"wait 'approval:v1' of order/42 timed out: nothing came before its deadline",
+    key="approval:v1",
+    **REJECTED,
+)
+async def a_wait_that_takes_too_long(scene: Scene) -> None:
+    await scene.in_workflow(lambda ctx: ctx.suspend(APPROVAL, timeout=0))
+
+
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -655,8 +666,8 @@ CONTRACT = """
 """
 ADDED = "InvalidCursor SettingsError"
 
-# What raises them is not built yet: rerun and delete, children, a timeout of `suspend`.
-NOT_YET = {InstanceBusy, errors.ChildFailed, errors.SuspendTimeout}
+# What raises them is not built yet: rerun and delete, children.
+NOT_YET = {InstanceBusy, errors.ChildFailed}
 
 CLASSES: dict[str, type[MemableError]] = {
     name: each

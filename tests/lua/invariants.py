@@ -261,7 +261,9 @@ class _Part:
         for name, by in steps.items():
             if name.startswith("_by:"):
                 record = records[name.removeprefix("_by:")]
-                if record.state is not StepState.COMPLETED or record.kind is StepKind.STEP:
+                is_late = by == "timer" and record.kind is not StepKind.TIMER
+                ended = StepState.FAILED if is_late else StepState.COMPLETED
+                if record.state is not ended or record.kind is StepKind.STEP:
                     yield f"{name} is {by}, and the record is {record.raw!r}"
 
     def _of_end(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:

@@ -17,6 +17,11 @@ from tests.lua.invariants import Scene
 from tests.lua.stage import Stage
 
 
+def _late(kind: StepKind) -> bytes | None:
+    """The result of a point whose deadline came first."""
+    return b"null" if kind is StepKind.TIMER else None
+
+
 @dataclass
 class Instance:
     """One life of an instance."""
@@ -38,7 +43,8 @@ class Instance:
     turn: int = 0
     said: int = 0
     failed_keys: Sequence[str] = ()
-    records: dict[str, tuple[StepKind, bytes]] = field(default_factory=dict)
+    records: dict[str, tuple[StepKind, bytes | None]] = field(default_factory=dict)
+    """Kind and result; a failure has none."""
     open: dict[str, StepKind] = field(default_factory=dict)
     """In the order in which they were opened."""
     deadlines: dict[str, bool] = field(default_factory=dict)
@@ -68,7 +74,7 @@ class Instance:
                 self.turn = turn
         return [point.key for point in points if point.key in self.records]
 
-    def complete(self, key: str, by: str, result: bytes) -> None:
+    def complete(self, key: str, by: str, result: bytes | None) -> None:
         self.records[key] = (self.open[key], result)
         self.by[key] = by
         self.withdraw([key])
@@ -82,7 +88,7 @@ class Instance:
             if point.key in self.open:
                 continue
             if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
-                self.records[point.key] = (StepKind.TIMER, b"null")
+                self.records[point.key] = (point.kind, _late(point.kind))
                 self.by[point.key] = "timer"
             if point.key not in self.records:
                 self.open[point.key] = point.kind
@@ -225,7 +231,7 @@ class Model:
         instance = self.instances.get(name)
         if instance is None or not instance.deadlines.get(key):
             return Answer.NOT_REACHED
-        instance.complete(key, "timer", b"null")
+        instance.complete(key, "timer", _late(instance.open[key]))
         return Answer.DONE
 
     def resume(self, name: str, token: str) -> Answer:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from memable.errors import SignalRejected, SignalSuperseded, TypeMismatch
+from memable.errors import SignalRejected, SignalSuperseded, SuspendTimeout, TypeMismatch
 from memable.holding import LeaseLost, Payload, Point
 from memable.journal import Record
 from memable.keys import split_timer_member
 from memable.lua import Answer
 from memable.state import Status, StepKind, StepState
-from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, approval, timer
+from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, answer_of, approval, timer
 
 # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,6 +363,72 @@ async def test_python_splits_what_lua_joins(stage: Stage, instance_id: str, key:
     assert split_timer_member(member) == ("order", instance_id, key)
     await stage.make_due(stage.of(instance_id), key)
     assert await stage.store.fire_timer(stage.of(instance_id), key) is Answer.DONE
+
+
+# ── a deadline and a signal for one point ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_point_whose_deadline_comes_first_is_recorded_as_timed_out(stage: Stage) -> None:
+    held = await stage.parked(approval(after_ms=1e9), approval("other"))
+    await stage.make_due(held.keys, "approval")
+    assert await stage.store.fire_timer(held.keys, "approval") is Answer.DONE
+    assert await stage.status(held.keys) is Status.QUEUED
+    with pytest.raises(SignalSuperseded):
+        await stage.store.signal(held.keys, "approval", "s1", YES)
+    record = await stage.record(held.keys, "approval")
+    assert record is not None
+    assert (record.kind, record.state, record.result) == (StepKind.SIGNAL, StepState.FAILED, None)
+    failure = record.failure()
+    assert isinstance(failure, SuspendTimeout)
+    assert (failure.workflow, failure.instance_id, failure.key) == ("order", "42", "approval")
+    assert await stage.store.park(await stage.take(held.keys), [approval(after_ms=1e9)], [], "") == {
+        "approval": record.raw
+    }
+
+
+async def test_a_deadline_that_is_past_when_its_point_is_opened_is_a_timeout_at_once(stage: Stage) -> None:
+    held = await stage.run()
+    ((key, raw),) = (await stage.store.open(held, [approval(after_ms=-1), approval("other", after_ms=1e9)], [])).items()
+    assert (key, type(Record(raw).failure())) == ("approval", SuspendTimeout)
+    with pytest.raises(SignalSuperseded):
+        await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.check()
+
+
+async def test_a_signal_that_comes_first_leaves_no_deadline(stage: Stage) -> None:
+    held = await stage.parked(approval(after_ms=1e9))
+    await stage.make_due(held.keys, "approval")
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert await stage.store.fire_timer(held.keys, "approval") is Answer.NOT_REACHED
+    record = await stage.record(held.keys, "approval")
+    assert record is not None
+    assert record.result == b"true"
+
+
+@pytest.mark.parametrize("first", ["signal", "deadline"])
+async def test_of_a_signal_and_a_deadline_that_are_both_due_one_wins_and_a_retry_of_either_changes_nothing(
+    stage: Stage, first: str
+) -> None:
+    held = await stage.parked(approval(after_ms=1e9))
+    await stage.make_due(held.keys, "approval")
+
+    async def signal() -> None:
+        with contextlib.suppress(SignalSuperseded):
+            await stage.store.signal(held.keys, "approval", "s1", YES)
+
+    async def fire() -> None:
+        await stage.store.fire_timer(held.keys, "approval")
+
+    calls = []
+    for act in (signal, fire) if first == "signal" else (fire, signal):
+        await act()
+        calls.append(stage.last_call)
+    before = await stage.check()
+    again = [answer_of(await stage.again(call)) for call in calls]
+    assert again == (
+        [Answer.DONE, Answer.NOT_REACHED] if first == "signal" else [Answer.NOT_REACHED, Answer.SUPERSEDED]
+    )
+    assert await stage.check() == before
 
 
 # ── waking the leader ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -38,19 +38,24 @@ texts = st.sampled_from(["", "charging", 'odd " \\ \n \N{SNOWMAN}'])
 ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 
 
-def _point(key: str, after_ms: float | None) -> Point:
-    if after_ms is None:
-        return Point(key, StepKind.SIGNAL, "bool", ["boolean"])
-    return Point(key, StepKind.TIMER, "None", ["null"], after_ms=after_ms)
+def _point(key: str, kind: StepKind, after_ms: float | None) -> Point:
+    if kind is StepKind.SIGNAL:
+        return Point(key, kind, "bool", ["boolean"], after_ms)
+    return Point(key, kind, "None", ["null"], after_ms)
 
 
+KINDS_AND_DEADLINES = [
+    *[(StepKind.SIGNAL, None), (StepKind.SIGNAL, NEVER_MS), (StepKind.TIMER, NEVER_MS)] * 2,
+    (StepKind.SIGNAL, -1.5),
+    (StepKind.TIMER, -1.5),
+]
 points = st.lists(
-    st.builds(_point, st.sampled_from(POINT_KEYS), st.sampled_from([None, NEVER_MS, None, NEVER_MS, -1.5])),
+    st.builds(lambda key, of: _point(key, *of), st.sampled_from(POINT_KEYS), st.sampled_from(KINDS_AND_DEADLINES)),
     min_size=1,
     max_size=2,
     unique_by=lambda point: point.key,
 )
-PAST = _point("past", -1.5)
+PAST = _point("past", StepKind.TIMER, -1.5)
 """Done as soon as it is waited for: a park that names it lets the run go on."""
 Result = TypeVar("Result")
 

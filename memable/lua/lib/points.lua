@@ -1,5 +1,6 @@
 -- Points: places where an instance waits for a signal or a deadline. An open one has a suspended record under its key, what
 -- scripts must know of it under `_open:KEY`, a line in the instance's `waiting`, and a member in `timers` if it has a deadline.
+-- `here` names what all of this is in: {instance =, steps =, timers =, name =}, keys and the instance's name.
 
 local function timer_member(name, key)
   return name .. '/' .. key
@@ -29,25 +30,29 @@ local function timed(head, started_ms, completed_ms, tail)
   return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. whole(completed_ms - started_ms) .. tail
 end
 
-local function complete_point(instance, steps, timers, name, key, point, by, head, tail)
-  redis.call('HDEL', steps, '_open:' .. key)
-  redis.call('HSET', steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
-  redis.call('ZREM', timers, timer_member(name, key))
-  forget_waiting(instance, key)
+local function close_point(here, key)
+  redis.call('ZREM', here.timers, timer_member(here.name, key))
+  forget_waiting(here.instance, key)
+end
+
+-- whoever completes an open point comes here: a signal, a deadline
+local function complete_point(here, key, point, by, head, tail)
+  redis.call('HDEL', here.steps, '_open:' .. key)
+  redis.call('HSET', here.steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
+  close_point(here, key)
 end
 
 -- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted
-local function withdraw_point(instance, steps, timers, name, key)
-  if redis.call('HDEL', steps, '_open:' .. key) == 0 then return false end
-  redis.call('HDEL', steps, key)
-  redis.call('ZREM', timers, timer_member(name, key))
-  forget_waiting(instance, key)
+local function withdraw_point(here, key)
+  if redis.call('HDEL', here.steps, '_open:' .. key) == 0 then return false end
+  redis.call('HDEL', here.steps, key)
+  close_point(here, key)
   return true
 end
 
-local function withdraw_all(instance, steps, timers, name, waiting)
+local function withdraw_all(here, waiting)
   for key in string.gmatch(waiting or '', '[^\n]+') do
-    withdraw_point(instance, steps, timers, name, key)
+    withdraw_point(here, key)
   end
 end
 

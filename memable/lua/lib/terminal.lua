@@ -8,7 +8,7 @@ local DEADLINE, DELAY = '_deadline', '_delay'
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
     'deadline_ms', 'due')
-  withdraw_all(at.instance, at.steps, at.timers, at.name, known[4])
+  withdraw_all(at, known[4])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
     redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY))
