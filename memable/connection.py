@@ -1,9 +1,10 @@
 """The batching connection: all scripts of a process over one connection, the calls of one loop turn in one write.
 
 `call` and `command` put a packed command in line and hand back a future; at the end of the loop turn everything in line
-leaves in one write, whatever is still unanswered. One task reads the replies, and connects again when the connection is
-lost: the unanswered calls are then sent again, in order. A lost reply does not say whether the call was carried out, so
-every call must be one that may be carried out twice; all scripts of memable are.
+leaves in one write, whatever is still unanswered. A reply reaches its future in the turn in which it arrives. One task
+connects again when the connection is lost: the unanswered calls are then sent again, in order. A lost reply does not
+say whether the call was carried out, so every call must be one that may be carried out twice; all scripts of memable
+are.
 """
 
 from __future__ import annotations
@@ -111,12 +112,16 @@ class ScriptConnection:
         self._waiting.append(Call(words, pack(words), script, future, expires_s))
         if len(self._waiting) >= _EAGER_CALLS:
             self._flush()
-        elif not self._flush_is_due:
-            self._flush_is_due = True
-            loop.call_soon(self._flush_now, context=self._context)
+        else:
+            self._flush_soon()
         if self._watch_timer is None:
             self._arm_watch()
         return future
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush_now, context=self._context)
 
     def _flush_now(self) -> None:
         self._flush_is_due = False
@@ -143,36 +148,36 @@ class ScriptConnection:
 
     # --- being answered
 
-    async def _read(self, wire: Wire) -> None:
-        """Hand replies to their calls until the connection is lost."""
-        loop, in_flight = self._loop, self._in_flight
-        while True:
-            replies = await wire.replies()
-            now_s = loop.time()
-            if now_s - self._heard_at_s > _STALL_S and self.connected_at_s is not None:
-                # a server that was stopped has not heard anybody meanwhile: as good as a new connection
-                self.connected_at_s = time.monotonic()
-            self._heard_at_s = now_s
-            repeated: list[Call] = []
-            try:
-                for reply in replies:
-                    if not in_flight:
-                        raise StorageError(f"Redis at {self._endpoint.safe_url} sent a reply that nobody asked for")
-                    call = in_flight.popleft()
-                    if type(reply) is Refusal:
-                        self._take_refusal(call, reply, repeated)
-                    elif not call.future.done():
-                        call.future.set_result(reply)
-            finally:
-                # also when one of the replies made us drop the connection
-                self._waiting.extendleft(reversed(repeated))
-            if self._refused:
-                self._hold(now_s)
-            else:
-                if self._trouble is not None or self.connected_at_s is None:
-                    self._recovered()
-                if self._waiting and not self._flush_is_due:
-                    self._flush()
+    def _take(self, replies: list[Any]) -> None:
+        """Hand replies to their calls."""
+        in_flight, now_s = self._in_flight, self._loop.time()
+        if now_s - self._heard_at_s > _STALL_S and self.connected_at_s is not None:
+            # a server that was stopped has not heard anybody meanwhile: as good as a new connection
+            self.connected_at_s = time.monotonic()
+        self._heard_at_s = now_s
+        repeated: list[Call] = []
+        try:
+            for reply in replies:
+                if not in_flight:
+                    raise StorageError(f"Redis at {self._endpoint.safe_url} sent a reply that nobody asked for")
+                call = in_flight.popleft()
+                if type(reply) is Refusal:
+                    self._take_refusal(call, reply, repeated)
+                elif not call.future.done():
+                    call.future.set_result(reply)
+        finally:
+            # also when one of the replies made us drop the connection
+            self._waiting.extendleft(reversed(repeated))
+        if self._refused:
+            self._hold(now_s)
+        else:
+            if self._trouble is not None or self.connected_at_s is None:
+                self._recovered()
+            if self._waiting and not self._flush_is_due:
+                self._flush()
+            # in line behind the callers that go on now: what they ask for next leaves in their turn
+            self._flush_soon()
+        if self._drained is not None:
             self._tell_if_drained()
 
     def _take_refusal(self, call: Call, refusal: Refusal, repeated: list[Call]) -> None:
@@ -229,7 +234,7 @@ class ScriptConnection:
         while True:
             reason: Exception | None = None
             try:
-                await self._read(wire)
+                await wire.deliver(self._take)
             except StorageError as error:
                 reason = error
             except Exception as error:

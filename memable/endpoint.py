@@ -1,8 +1,9 @@
 """How to reach Redis, and one open connection to it: the only file that knows redis-py's connections.
 
-redis-py parses the URL, connects, authenticates, does TLS and selects the database. From then on memable talks over
-the two streams itself: reading a reply with redis-py costs up to 15 µs (version 8), with hiredis alone less than one,
-and hiredis hands over an error's whole text, from which redis-py cuts the code.
+redis-py parses the URL, connects, authenticates, does TLS and selects the database. From then on memable is the
+transport's protocol itself: reading a reply with redis-py costs up to 15 µs (version 8), with hiredis alone less than
+one, and hiredis hands over an error's whole text, from which redis-py cuts the code. A stream's reader in between costs
+a turn of the loop for each arrival, and a turn is a system call.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from urllib.parse import urlsplit
 
 import hiredis
@@ -58,7 +59,8 @@ Word = bytes | str | int | float
 _pack = cast("Callable[[Sequence[Word]], bytes]", hiredis.pack_command)
 _POOL_OPTIONS = ("max_connections", "timeout")
 _INCOMPLETE = object()
-_READ_BYTES = 1 << 16
+
+Take = Callable[[list[Any]], None]
 
 
 class ServerRefused(StorageError):
@@ -193,16 +195,28 @@ def _why_wrong(url: object) -> str | None:
     return None if not database or database.isdecimal() else "its database is no number"
 
 
-class Wire:
-    """One open connection: packed commands out, replies in, in order. Nothing is retried here."""
+class Wire(asyncio.Protocol):
+    """One open connection: packed commands out, replies in, in order. Nothing is retried here.
+
+    Replies are kept for `replies`, or handed to whom `deliver` names, in the turn in which they arrive.
+    """
 
     def __init__(self, endpoint: Endpoint, connection: async_connections.AbstractConnection) -> None:
         self._endpoint = endpoint
         self._connection = connection
-        # redis-py has no public way to its streams; both names are the same in versions 5.3 to 8
-        self._reader = cast("asyncio.StreamReader", connection._reader)
-        self._writer = cast("asyncio.StreamWriter", connection._writer)
         self._parser = hiredis.Reader(replyError=cast("Callable[[str], Exception]", Refusal), notEnoughData=_INCOMPLETE)
+        self._found: list[Any] = []
+        self._take: Take = self._keep
+        self._came: asyncio.Future[None] | None = None
+        self._lost: Exception | None = None
+        # redis-py has no public way to its streams; both names are the same in versions 5.3 to 8
+        reader = cast("asyncio.StreamReader", connection._reader)
+        self._transport = cast("asyncio.StreamWriter", connection._writer).transport
+        self._before = self._transport.get_protocol()
+        self._transport.set_protocol(self)
+        if self._transport.is_closing() or reader.at_eof() or reader.exception() is not None:
+            # told to the protocol before this one, with the last reply to the login: nobody will say it again
+            self._lose(self._was_closed())
 
     @classmethod
     async def open(cls, endpoint: Endpoint) -> Wire:
@@ -226,10 +240,10 @@ class Wire:
         return wire
 
     def write(self, data: bytes) -> None:
-        """Send it; when the connection is lost already, `replies` tells."""
-        # uvloop raises on a closed transport, in the turn before its reader is told
-        if not self._writer.is_closing():
-            self._writer.write(data)
+        """Send it; when the connection is lost already, who waits for replies is told."""
+        # uvloop raises on a closed transport, in the turn before its protocol is told
+        if self._lost is None and not self._transport.is_closing():
+            self._transport.write(data)
 
     @classmethod
     async def first(cls, endpoint: Endpoint, limit_s: float, *, waits_out_outages: bool) -> Wire:
@@ -268,36 +282,96 @@ class Wire:
 
     async def replies(self) -> list[Any]:
         """The replies that have come, at least one; `StorageError` when the connection is lost."""
-        gets, found = self._parser.gets, list[Any]()
+        while not self._found:
+            await self._news()
+        found, self._found = self._found, []
+        return found
+
+    async def deliver(self, take: Take) -> NoReturn:
+        """Call `take` with replies as they arrive; raise what ends that: the loss of the connection, or `take`."""
+        self._take = take
+        found, self._found = self._found, []
         try:
+            if found:  # between the first call and this one
+                take(found)
             while True:
-                while (reply := gets()) is not _INCOMPLETE:
-                    found.append(reply)
-                if found:
-                    return found
-                data = await self._reader.read(_READ_BYTES)
-                if not data:
-                    raise StorageError(f"Redis at {self._endpoint.safe_url} closed the connection")
-                self._parser.feed(data)
-        except OSError as error:
-            raise StorageError(f"the connection to Redis at {self._endpoint.safe_url} broke: {error}") from error
+                await self._news()
+        finally:
+            self._take = _nobody
+
+    async def _news(self) -> None:
+        """Return when `_keep` has found something, raise when the connection is lost; for one waiter at a time."""
+        if self._lost is None:
+            self._came = asyncio.get_running_loop().create_future()
+            try:
+                await self._came
+            finally:
+                self._came = None
+        if self._lost is not None and not self._found:
+            raise self._lost
+
+    def _keep(self, replies: list[Any]) -> None:
+        self._found += replies
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._came is not None and not self._came.done():
+            self._came.set_result(None)
+
+    def _lose(self, why: Exception) -> None:
+        if self._lost is None:
+            self._lost = why
+            self._wake()
+
+    def _was_closed(self) -> StorageError:
+        return StorageError(f"Redis at {self._endpoint.safe_url} closed the connection")
+
+    # --- what the transport tells
+
+    def data_received(self, data: bytes) -> None:
+        if self._lost is not None:
+            return
+        gets, replies = self._parser.gets, list[Any]()
+        try:
+            self._parser.feed(data)
+            while (reply := gets()) is not _INCOMPLETE:
+                replies.append(reply)
+            if replies:
+                self._take(replies)
         except hiredis.HiredisError as error:
-            raise _unreachable(self._endpoint, error) from error
+            self._lose(_unreachable(self._endpoint, error))
+        except Exception as error:  # of `take`
+            self._lose(error)
+
+    def eof_received(self) -> None:
+        self._lose(self._was_closed())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # redis-py, when it closes, waits until its own protocol is told
+        self._before.connection_lost(exc)
+        if exc is None:
+            self._lose(self._was_closed())
+        else:
+            self._lose(StorageError(f"the connection to Redis at {self._endpoint.safe_url} broke: {exc}"))
 
     @property
     def unsent_bytes(self) -> int:
         """How much is written and has not left yet."""
-        return self._writer.transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut it at once; whoever waits in `replies` is told that it is lost."""
-        self._writer.transport.abort()
+        """Cut it at once; who waits for replies is told that it is lost."""
+        self._transport.abort()
 
     async def close(self) -> None:
         """Close it, lost or not; never raises."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1.0):
                 await self._connection.disconnect()
+
+
+def _nobody(_: list[Any]) -> None:
+    pass
 
 
 def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from types import TracebackType
@@ -76,8 +77,10 @@ class _Dialogue:
 class Proxy:
     """Passes bytes both ways between its own port and `upstream` (a redis:// or unix:// URL), until told otherwise."""
 
-    def __init__(self, upstream: str, *, keeps_requests: bool = True) -> None:
+    def __init__(self, upstream: str, *, keeps_requests: bool = True, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: what clients speak to the proxy."""
         self._upstream = urlsplit(upstream)
+        self._tls = tls
         self._keeps_requests = keeps_requests
         self._listener: asyncio.Server | None = None
         self._port = 0
@@ -111,11 +114,11 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._port}"
+        return f"{'redis' if self._tls is None else 'rediss'}://127.0.0.1:{self._port}"
 
     async def listen(self) -> None:
         """Take connections, on the same port as before."""
-        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self._tls)
         self._port = self._listener.sockets[0].getsockname()[1]
 
     def stop_listening(self) -> None:
