@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
@@ -17,8 +18,10 @@ from memable.inputs import MISSING, encode_input, encode_payload
 from memable.invocation import Invocation
 from memable.keys import InstanceKeys, check_existing_id, check_key, check_name
 from memable.listing import Listing
+from memable.moments import Due
 from memable.pubsub import Subscriptions
 from memable.reading import Reader
+from memable.retry import Duration
 from memable.state import Page, Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store, new_token
 from memable.watching import Watcher
@@ -38,6 +41,7 @@ _BATCH: Final = 4000
 """How many instances `invoke_many` has on their way at a time."""
 
 AnyWorkflow = Workflow[Any, Any] | str
+Delay = Duration | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +146,41 @@ class Client:
     # ── starting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @overload
-    async def invoke(self, workflow: Workflow[None, O], *, id: str | None = None) -> Invocation[O]: ...
+    async def invoke(
+        self, workflow: Workflow[None, O], *, id: str | None = None, delay: Delay = None
+    ) -> Invocation[O]: ...
     @overload
-    async def invoke(self, workflow: Workflow[I, O], input: I, *, id: str | None = None) -> Invocation[O]: ...
+    async def invoke(
+        self, workflow: Workflow[I, O], input: I, *, id: str | None = None, delay: Delay = None
+    ) -> Invocation[O]: ...
     @overload
-    async def invoke(self, workflow: str, input: Any = ..., *, id: str | None = None) -> Invocation[Any]: ...
+    async def invoke(
+        self, workflow: str, input: Any = ..., *, id: str | None = None, delay: Delay = None
+    ) -> Invocation[Any]: ...
 
-    async def invoke(self, workflow: AnyWorkflow, input: Any = MISSING, *, id: str | None = None) -> Invocation[Any]:
+    async def invoke(
+        self, workflow: AnyWorkflow, input: Any = MISSING, *, id: str | None = None, delay: Delay = None
+    ) -> Invocation[Any]:
         """Start an instance, once: when this returns, Redis has it, and some worker will run it.
 
         With the `id` and the input of an instance that exists, this gives a handle on it, `created` is false, and
         nothing is started; so a call whose outcome is not known can be repeated. Without an `id` it gets a random
-        one.
+        one. `delay`: seconds, a `timedelta` or an aware datetime until which it stays queued (`queued: delayed until
+        12:00:05`, in UTC); negative or past is at once. It is kept in Redis, needs no process meanwhile, and is no
+        part of what the instance is: the same id with another delay changes nothing.
 
         `InvalidKey`; `WorkflowNotFound` for a name that neither this client's app has nor a worker announced;
         `InputMissing`, `TypeMismatch`, `SerializationError` or `PayloadTooLarge` before anything is written;
-        `InputConflict` if the id is taken by an instance with another input; `StorageError`, `NotStarted`.
+        `InputConflict` if the id is taken by an instance with another input; `ValueError` for a naive datetime, NaN
+        and infinity; `StorageError`, `NotStarted`.
         """
         name = _name_of(workflow)
         chosen = new_token() if id is None else check_name("instance id", id)
+        due = Due.of(delay, f"the delay of {name}/{chosen}")
         online = self._require_started()
         known = await self._known(workflow)
         raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
-        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw)
+        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, due)
         return self._handle(workflow, chosen, created=created)
 
     @overload

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
 
 from memable.durable_call import DurableCall
 from memable.keys import check_key
+from memable.moments import to_epoch_ms
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
 from memable.state import StepKind
 
@@ -212,9 +212,7 @@ class Context:
         `ValueError` for a naive one; else as `timer`.
         """
         check_key("timer", key)
-        if when.utcoffset() is None:
-            raise ValueError(f"timer {key!r} needs an aware datetime, such as datetime.now(UTC), not {when!r}")
-        return self._call(StepKind.TIMER, key, self._run.timer(key, None, math.ceil(when.timestamp() * 1000)))
+        return self._call(StepKind.TIMER, key, self._run.timer(key, None, to_epoch_ms(when, f"timer {key!r}")))
 
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""

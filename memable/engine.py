@@ -12,7 +12,6 @@ from memable.client import Client, Online
 from memable.embedded import TemporaryServer, ensure_server, leave_server
 from memable.errors import NotStarted
 from memable.runtime.runtime import Runtime
-from memable.state import Status
 from memable.workflow import App
 
 if TYPE_CHECKING:
@@ -105,7 +104,10 @@ class Engine(Client):
         await self.stop()
 
     async def wait_all(self) -> None:
-        """Refuse new work, and return when nothing is queued or running; what is suspended stays suspended."""
+        """Refuse new work, and return when nothing is queued or running.
+
+        What is suspended stays suspended; what is delayed, or waits before a step's next attempt, is not waited for.
+        """
         online = self._online()
         self._is_draining = True
         while True:
@@ -114,13 +116,13 @@ class Engine(Client):
             await asyncio.sleep(_LOOK_EVERY_S)  # other workers may run them too: nobody can tell us
 
     async def _unfinished(self, online: Online) -> int:
-        indexes = [
-            partition.index(name, status)
+        """How many are running, or ready to run: each has an entry in a stream."""
+        streams = [
+            partition.stream(name)
             for partition in online.store.keys.partitions
             for name in await self._all_names(online)
-            for status in (Status.QUEUED, Status.RUNNING)
         ]
-        return sum(await asyncio.gather(*(online.connection.command("ZCARD", index) for index in indexes)))
+        return sum(await asyncio.gather(*(online.connection.command("XLEN", stream) for stream in streams)))
 
     @property
     def _is_private(self) -> bool:

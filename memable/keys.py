@@ -8,7 +8,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:instance:WF/ID`  | hash    | one instance (fields below)                           | retention, from end    |
 | `ns:{p}:steps:WF/ID`     | hash    | step key -> JSON record; `_…` what scripts must read  | retention, from end    |
 | `ns:{p}:stream:WF`       | stream  | an entry (`i`: ID) per instance ready or running      | for ever; empty idle   |
-| `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms                         | while it has a member  |
+| `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms; `_delay` for a KEY     | while it has a member  |
 | `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
@@ -22,7 +22,8 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
 made by invoke), `input`, `output`, `error` (JSON), `progress` (what `set_status` said last),
-`waiting` (keys of open points, one a line), `entry` (its stream entry), `lease`, `worker`, `control` (who runs it, and
+`waiting` (keys of open points, one a line), `entry` (its stream entry), `due` (in ms: when a delayed one gets its
+first), `lease`, `worker`, `control` (who runs it, and
 its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
 a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
 `news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
@@ -57,6 +58,9 @@ NEWS = "news"
 
 OVER = "over"
 """On a control channel, before the lease of a run there: others have ended it."""
+
+DELAY_KEY = "_delay"
+"""Stands for a key in the timer of an instance whose beginning is delayed."""
 
 INTERNAL_PREFIX = "_"
 """Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""

@@ -27,6 +27,7 @@ from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome, Payloa
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
+from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 
 
@@ -63,8 +64,8 @@ class Lead(NamedTuple):
 _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS = map(
     lua.later, ("invoke", "claim", "record", "open", "park", "finish", "release", "isolate", "set_status")
 )
-_SIGNAL, _RESUME, _FIRE_TIMER, _RECOVER, _FORGET = map(
-    lua.later, ("signal", "resume", "fire_timer", "recover", "forget")
+_SIGNAL, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
+    lua.later, ("signal", "resume", "fire_timer", "begin", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE = map(lua.later, ("page", "reconcile"))
@@ -145,9 +146,9 @@ class Store:
 
     # ── from applications ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def invoke(self, keys: InstanceKeys, life: str, input: bytes) -> bool:
+    async def invoke(self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW) -> bool:
         """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
-        return _is_new(keys, input, await self._invoke(keys, life, input))
+        return _is_new(keys, input, await self._invoke(keys, life, input, due))
 
     async def invoke_many(self, instances: Sequence[tuple[InstanceKeys, str, bytes]]) -> list[bool | InputConflict]:
         """As `invoke` for each, all at once; a conflict stands in its place. Whatever fails, all are waited for."""
@@ -164,11 +165,13 @@ class Store:
                 answers.append(conflict)
         return answers
 
-    def _invoke(self, keys: InstanceKeys, life: str, input: bytes) -> asyncio.Future[list[Any]]:
+    def _invoke(self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW) -> asyncio.Future[list[Any]]:
+        after_ms, at_ms = due.arguments()
         arguments = _INVOKE.bind(
             instance=keys.instance,
             steps=keys.steps,
             stream=keys.stream,
+            timers=keys.timers,
             queued=keys.index(Status.QUEUED),
             expiry=keys.expiry,
             completed=keys.index(Status.COMPLETED),
@@ -178,6 +181,9 @@ class Store:
             name=keys.name,
             life=life,
             input=input,
+            after_ms=after_ms,
+            at_ms=at_ms,
+            wake=keys.partition.wake,
         )
         return self.connection.call(_INVOKE, arguments)
 
@@ -441,6 +447,23 @@ class Store:
         return Answer(
             await self.connection.call(
                 _FIRE_TIMER, _FIRE_TIMER.bind(**self._waking(keys), key=key, kinds_heads_tails=endings)
+            )
+        )
+
+    async def begin(self, keys: InstanceKeys) -> Answer:
+        """Queue a delayed instance that is due: DONE, or why there was nothing to do."""
+        return Answer(
+            await self.connection.call(
+                _BEGIN,
+                _BEGIN.bind(
+                    instance=keys.instance,
+                    stream=keys.stream,
+                    timers=keys.timers,
+                    queued=keys.index(Status.QUEUED),
+                    id=keys.instance_id,
+                    name=keys.name,
+                    events=keys.events,
+                ),
             )
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
-from memable.cli.options import Target, json_value, takes_target
+from memable.cli.options import Target, delay_value, json_value, takes_target
 from memable.cli.printing import instance_document, one_line, print_json
 from memable.cli.root import FINE, INSTANCE_FAILED
 from memable.client import Client
@@ -23,16 +24,24 @@ from memable.state import Status, WorkflowMetadata
 @click.option(
     "--id", metavar="ID", help="The instance's id: the same call again starts nothing. [default: a random one]"
 )
+@click.option(
+    "--delay",
+    metavar="WHEN",
+    callback=delay_value,
+    help="Start it later: in 90 (seconds), 15m, 2h or 1d, or at a time such as 2030-01-31T12:00:05Z.",
+)
 @click.option("--wait", is_flag=True, help="Wait until it comes to rest: done, failed, or waiting for a signal.")
 @takes_target
-def invoke(target: Target, *, workflow: str, input: Any, id: str | None, wait: bool) -> int:
+def invoke(
+    target: Target, *, workflow: str, input: Any, id: str | None, delay: timedelta | datetime | None, wait: bool
+) -> int:
     """Start an instance of WORKFLOW, once, with INPUT_JSON ('-' reads it from stdin).
 
     With --wait the result is printed, and the exit code is 1 if the instance failed or was cancelled.
     """
 
     async def act(client: Client) -> int:
-        invocation = await client.invoke(workflow, input, id=id)
+        invocation = await client.invoke(workflow, input, id=id, delay=delay)
         if wait:
             state = await invocation.wait()
             output = await invocation.result() if state.status is Status.COMPLETED else None

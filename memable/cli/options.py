@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -65,3 +67,21 @@ def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
         example = json.dumps(text if text.isprintable() and len(text) <= 20 else "text")
         shown = repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
         raise click.BadParameter(f"{shown} is no JSON (a text is written with its quotes: '{example}')") from None
+
+
+_UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def delay_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> timedelta | datetime | None:
+    """The callback of an option that says when: `90`, `15m`, `2h`, `1d`, or a time with its zone."""
+    if value is None:
+        return None
+    try:
+        if number := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value):
+            return timedelta(**{_UNITS[number[2]]: float(number[1])})
+        moment = datetime.fromisoformat(value)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value!r} is neither a delay, as 90 (seconds), 15m, 2h or 1d, nor a time") from None
+    if moment.utcoffset() is None:
+        raise click.BadParameter(f"{value!r} is a time without its zone: {value}Z is in UTC")
+    return moment

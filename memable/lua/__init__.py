@@ -24,7 +24,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, cast
 
-from memable.keys import ENTRY_FIELD, GROUP, NEWS, OVER
+from memable.keys import DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
 
 
 class Answer(IntEnum):
@@ -147,7 +147,8 @@ def assemble(name: str, body: str) -> Script:
     text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
     words = set(_WORD.findall(text))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
-    constants.append(f"local GROUP, ENTRY_FIELD, NEWS, OVER = '{GROUP}', '{ENTRY_FIELD}', '{NEWS}', '{OVER}'")
+    named = {"GROUP": GROUP, "ENTRY_FIELD": ENTRY_FIELD, "NEWS": NEWS, "OVER": OVER, "DELAY_KEY": DELAY_KEY}
+    constants += [f"local {each} = '{value}'" for each, value in named.items()]
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(
         [

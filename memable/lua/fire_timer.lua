@@ -1,5 +1,5 @@
 -- fire_timer: complete the point of a timer that is due.
--- USES  time, state, points
+-- USES  time, state, timers, points
 -- KEYS  instance   hash    status, news
 -- KEYS  steps      hash    the record
 -- KEYS  stream     stream  the entry of an instance that was suspended

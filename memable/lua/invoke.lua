@@ -1,14 +1,15 @@
 -- invoke: make an instance and queue it, unless its id is taken.
--- USES  time, state
+-- USES  time, state, timers, clock
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes
--- KEYS  stream    stream  its entry
+-- KEYS  stream    stream  its entry, unless it is delayed
+-- KEYS  timers    zset    or its timer
 -- KEYS  queued    zset    its place in the listing
 -- KEYS  expiry    zset    the place of a namesake that has expired goes
 -- KEYS  completed zset    the same
 -- KEYS  failed    zset
 -- KEYS  cancelled zset
--- ARGV  id, name, life, input
+-- ARGV  id, name, life, input, after_ms, at_ms, wake
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
 local known = redis.call('HMGET', instance, 'life', 'input')
@@ -17,9 +18,18 @@ if known[1] then
   if known[2] == input then return {ALREADY} end
   return {CONFLICT, known[2]}
 end
-local created_us = whole(now_us())
-redis.call('HSET', instance, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input,
-  'created_us', created_us, 'entry', put_in_stream(stream, id))
+local now = now_us()
+local created_us, now = whole(now), math.floor(now / 1000)
+local message, where, place = '', 'entry', nil
+local due_ms = due_at(now, after_ms, at_ms)
+if due_ms and due_ms > now then
+  set_timer(timers, wake, timer_member(name, DELAY_KEY), due_ms)
+  message, where, place = 'delayed until ' .. shown_time(due_ms, now), 'due', whole(due_ms)
+else
+  place = put_in_stream(stream, id)
+end
+redis.call('HSET', instance, 'status', 'queued', 'message', message, 'version', 1, 'life', life, 'input', input,
+  'created_us', created_us, where, place)
 -- else the new instance would be handed the old one's records. Not first: a full Redis refuses a script by its first write,
 -- unless that is one that frees memory
 redis.call('DEL', steps)

@@ -1,5 +1,5 @@
 -- reconcile: mend live instances that nobody would ever take or wake, because something of theirs was lost outside of memable.
--- USES  time, state, points, delivery
+-- USES  time, state, timers, delivery
 -- KEYS  stream     stream  entries that are missing, or were delivered and are held by nobody, are put in afresh
 -- KEYS  timers     zset    deadlines that are missing
 -- KEYS  found      zset    the index in which they were found, one of the next three
@@ -27,12 +27,17 @@ local function mend_entry(instance, id, status, entry, events)
   end
 end
 
+-- whether it was missing
+local function mend_timer(name, key, due_ms)
+  return due_ms and redis.call('ZADD', timers, 'NX', due_ms, timer_member(name, key)) == 1
+end
+
 -- whether a deadline was missing
-local function mend_timers(steps, name, waiting)
-  local is_mended = false
-  for key in string.gmatch(waiting, '[^\n]+') do
+local function mend_timers(steps, name, waiting, due_ms)
+  local is_mended = mend_timer(name, DELAY_KEY, due_ms)
+  for key in string.gmatch(waiting or '', '[^\n]+') do
     local due_ms = string.match(redis.call('HGET', steps, key) or '', '"due_ms":(%d+)}$')
-    if due_ms and redis.call('ZADD', timers, 'NX', due_ms, timer_member(name, key)) == 1 then is_mended = true end
+    if mend_timer(name, key, due_ms) then is_mended = true end
   end
   return is_mended
 end
@@ -42,8 +47,8 @@ for at = 1, #instances_and_steps, 2 do
   local instance, steps = instances_and_steps[at], instances_and_steps[at + 1]
   local place = (at - 1) / 2 * 3
   local id, name, events = ids_names_events[place + 1], ids_names_events[place + 2], ids_names_events[place + 3]
-  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us')
-  local status, entry, waiting = known[1], known[2], known[3]
+  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us', 'due')
+  local status, entry, waiting, due_ms = known[1], known[2], known[3], known[5]
   local function note(what)
     mended[#mended + 1] = id
     mended[#mended + 1] = what
@@ -56,14 +61,14 @@ for at = 1, #instances_and_steps, 2 do
       note('listing')
     end
     if status == 'queued' or status == 'running' then
-      if not will_be_taken(stream, delivered, entry) then
+      if not due_ms and not will_be_taken(stream, delivered, entry) then
         mend_entry(instance, id, status, entry, events)
         note('entry')
       end
     elseif status == 'suspended' and not waiting then
       note('asleep')
     end
-    if waiting and mend_timers(steps, name, waiting) then note('timer') end
+    if mend_timers(steps, name, waiting, due_ms) then note('timer') end
   end
 end
 return mended

@@ -1,5 +1,5 @@
 -- signal: complete an open point, and queue or tell the instance.
--- USES  time, state, points
+-- USES  time, state, timers, points
 -- KEYS  instance   hash    status, news
 -- KEYS  steps      hash    the record, and who completed it
 -- KEYS  stream     stream  the entry of an instance that was suspended

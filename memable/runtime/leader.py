@@ -14,7 +14,7 @@ from typing import Any
 from memable.announcement import parse
 from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
-from memable.keys import GROUP, Partition, split_instance_name, split_timer_member
+from memable.keys import DELAY_KEY, GROUP, Partition, split_instance_name, split_timer_member
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.intake import named_by
@@ -160,7 +160,8 @@ class Leader:
             await command("ZREM", timers, member)
             return
         try:
-            await self._store.fire_timer(self._partition.of(workflow, instance_id), key)
+            keys = self._partition.of(workflow, instance_id)
+            await (self._store.begin(keys) if key == DELAY_KEY else self._store.fire_timer(keys, key))
         except ServerRefused as error:
             self._complain(f"timer {key!r} of {workflow}/{instance_id} cannot be fired", error)
             await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)

@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 
 from memable.endpoint import ServerRefused
 from memable.journal import Record
-from memable.keys import ENTRY_FIELD, GROUP, InstanceKeys, Keys, Partition, split_instance_name, split_timer_member
+from memable.keys import DELAY_KEY, ENTRY_FIELD, GROUP, InstanceKeys, Keys, Partition, split_instance_name, split_timer_member
 from memable.state import Status, StepKind, StepState
 from memable.store import Connection
 
 LIVE = frozenset({Status.QUEUED, Status.RUNNING})
-"""Where an instance has a stream entry."""
+"""Where an instance has a stream entry, unless it waits for a time."""
+
+
+def is_ready(fields: dict[str, str]) -> bool:
+    """Whether an instance is to have a stream entry: it is running, or queued and waits for no time."""
+    return Status(fields["status"]) in LIVE and "due" not in fields
+
 
 OF_A_RUN = frozenset({"lease", "worker", "control"})
 _KNOWN = frozenset(
@@ -30,6 +36,7 @@ _KNOWN = frozenset(
         "progress",
         "waiting",
         "entry",
+        "due",
         "lease",
         "worker",
         "control",
@@ -204,11 +211,16 @@ class _Part:
         for member in self.timers:
             workflow, instance_id, key = split_timer_member(member)
             name = f"{workflow}/{instance_id}"
-            if name not in self.instances or f"_open:{key}" not in self._steps(self.instances[name]):
-                yield f"timer {member} belongs to no open point"
+            if name not in self.instances or not self._is_waited_for(self.instances[name], key):
+                yield f"timer {member} belongs to no open point, and to no delay"
         for name, at in self.expiry.items():
             if name not in self.instances and at > self.scene.now_ms:
                 yield f"{name} is gone before its retention ended"
+
+    def _is_waited_for(self, keys: InstanceKeys, key: str) -> bool:
+        if key == DELAY_KEY:
+            return "due" in self.scene.hashes[keys.instance]
+        return f"_open:{key}" in self._steps(keys)
 
     def _steps(self, keys: InstanceKeys) -> dict[str, str]:
         return self.scene.hashes.get(keys.steps, {})
@@ -223,11 +235,16 @@ class _Part:
                 yield f"{name} is {fields[name]}, which is no whole number"
         entries = self.scene.streams.get(keys.stream, Stream({}, {}))
         if [e for e, named in entries.entries.items() if named == keys.instance_id] != (
-            [fields.get("entry")] if status in LIVE else []
+            [fields.get("entry")] if is_ready(fields) else []
         ):
             yield f"{status}, its hash names entry {fields.get('entry')}, and the stream has {entries.entries}"
-        if ("entry" in fields) != (status in LIVE):
+        if ("entry" in fields) != is_ready(fields):
             yield f"{status}, and its hash names entry {fields.get('entry')}"
+        if (due_ms := fields.get("due")) is not None:
+            if status is not Status.QUEUED or "attempt" in fields:
+                yield f"{status}, and due"
+            if int(due_ms) != self.timers.get(f"{keys.name}/{DELAY_KEY}"):
+                yield f"due at {due_ms}, and its timer is {self.timers.get(f'{keys.name}/{DELAY_KEY}')}"
         for name in OF_A_RUN:
             if (name in fields) != (status is Status.RUNNING):
                 yield f"{status}, and {name} is {fields.get(name)}"
@@ -289,7 +306,7 @@ class _Part:
         if ghosts := stream.pending.keys() - stream.entries.keys():
             yield f"stream of {workflow}: {ghosts} are pending, and deleted"
         here = [each for each in self.instances.values() if each.workflow == workflow]
-        live = [each.instance_id for each in here if self.scene.hashes[each.instance]["status"] in LIVE]
+        live = [each.instance_id for each in here if is_ready(self.scene.hashes[each.instance])]
         if Counter(live) != Counter(stream.entries.values()):
             yield f"stream of {workflow} names {list(stream.entries.values())}, and live are {live}"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from memable.holding import Held, Point
 from memable.journal import Record
+from memable.keys import DELAY_KEY
 from memable.lua import Answer
 from memable.state import Status, StepKind
 from tests.lua.invariants import Scene
@@ -50,6 +51,8 @@ class Instance:
     deadlines: dict[str, bool] = field(default_factory=dict)
     """Keys of open points that have one, and whether it has come."""
     by: dict[str, str] = field(default_factory=dict)
+    delay: bool | None = None
+    """Whether the time has come at which it is to begin; nothing once it has begun."""
 
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
@@ -117,10 +120,10 @@ class Model:
         instance = self.instances.get(held.keys.name)
         return Answer.DONE if instance is not None and instance.rested_by == held.lease else Answer.LEASE_LOST
 
-    def invoke(self, name: str, life: str, input: str) -> Answer:
+    def invoke(self, name: str, life: str, input: str, *, is_delayed: bool) -> Answer:
         known = self.instances.get(name)
         if known is None:
-            self.instances[name] = Instance(life, input)
+            self.instances[name] = Instance(life, input, delay=False if is_delayed else None)
         elif known.life != life:
             return Answer.ALREADY if known.input == input else Answer.CONFLICT
         return Answer.DONE
@@ -234,6 +237,14 @@ class Model:
         instance.complete(key, "timer", _late(instance.open[key]))
         return Answer.DONE
 
+    def begin(self, name: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None or not instance.delay:
+            return Answer.NOT_REACHED
+        instance.delay = None
+        instance.change(Status.QUEUED)
+        return Answer.DONE
+
     def resume(self, name: str, token: str) -> Answer:
         instance = self.instances.get(name)
         if instance is None:
@@ -265,9 +276,10 @@ class Model:
             fields, steps = scene.hashes[keys.instance], scene.hashes.get(keys.steps, {})
             if instance.entry is None:
                 instance.entry = fields.get("entry")
-            assert _shown(fields, steps) == _expected(instance)
+            assert _shown(fields, steps) == _expected(instance, fields["message"])
             timers = scene.zsets.get(keys.timers, {})
-            assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys()
+            delays = set() if instance.delay is None else {DELAY_KEY}
+            assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys() | delays
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
@@ -291,10 +303,12 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
     }
 
 
-def _expected(instance: Instance) -> dict[str, object]:
-    names = (*_NUMBERS, *_TOKENS, "message", "progress", "life", "input", "resumes")
+def _expected(instance: Instance, message: str) -> dict[str, object]:
+    names = (*_NUMBERS, *_TOKENS, "progress", "life", "input", "resumes")
+    is_delayed = instance.delay is not None and message.startswith("delayed until ")
     return {
         **{name: getattr(instance, name) for name in names},
+        "message": message if is_delayed else instance.message,
         "status": str(instance.status),
         "failed_keys": "\n".join(instance.failed_keys),
         "open": list(instance.open),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from memable import lua
@@ -13,8 +14,9 @@ from memable.calls import AnyScript
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
 from memable.holding import Held, Outcome, Payload, Point
 from memable.journal import Draft, Record
-from memable.keys import GROUP, InstanceKeys, Keys
+from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
+from memable.moments import Due
 from memable.pubsub import Subscriptions
 from memable.state import Status, StepKind
 from memable.store import Store, new_token
@@ -153,6 +155,17 @@ class Stage:
         assert await self.store.invoke(keys, new_token(), b'{"id":"42"}')
         return keys
 
+    async def delayed(self, delay: timedelta = timedelta(days=1), instance_id: str = "42") -> InstanceKeys:
+        """An instance whose beginning is delayed."""
+        keys = self.of(instance_id)
+        assert await self.store.invoke(keys, new_token(), b'{"id":"42"}', Due.of(delay, ""))
+        return keys
+
+    async def make_delay_due(self, keys: InstanceKeys) -> None:
+        """Move the beginning of a delayed instance into the past."""
+        await self.command("ZADD", keys.timers, "XX", 1000, f"{keys.name}/{DELAY_KEY}")
+        await self.command("HSET", keys.instance, "due", 1000)
+
     async def deliver(self, keys: InstanceKeys, worker: str = "w1") -> list[Held]:
         """What the workflow's stream has for `worker`."""
         await self.make_group(keys.stream)
@@ -271,4 +284,7 @@ class Stage:
             assert await self.recover(Held(keys, fields["entry"], fields["lease"])) is Answer.DONE
         elif status.is_at_rest:
             await self.store.resume(keys, new_token())
+        elif "due" in fields:
+            await self.make_delay_due(keys)
+            assert await self.store.begin(keys) is Answer.DONE
         return await self.take(keys, worker)

@@ -102,6 +102,16 @@ async def fire_timer(stage: Stage) -> None:
     assert await stage.store.fire_timer(held.keys, "cooling-off") is DONE
 
 
+async def invoke_delayed(stage: Stage) -> None:
+    await stage.delayed()
+
+
+async def begin(stage: Stage) -> None:
+    keys = await stage.delayed()
+    await stage.make_delay_due(keys)
+    assert await stage.store.begin(keys) is DONE
+
+
 async def recover(stage: Stage) -> None:
     assert await stage.recover(await stage.run()) is DONE
 
@@ -129,6 +139,8 @@ async def release_end(stage: Stage, held: Held) -> None:
 
 TABLE = {
     "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
+    "invoke, delayed": Row(invoke_delayed, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
+    "begin": Row(begin, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "claim": Row(claim, DONE, STALE, STALE, STALE, STALE),
     "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
     "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),

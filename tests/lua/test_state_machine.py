@@ -18,6 +18,7 @@ from memable.errors import InputConflict, InstanceNotFound, SignalRejected, Sign
 from memable.holding import Held, LeaseLost, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys
+from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
 from tests.lua.model import Model
@@ -92,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runs: list[Held] = []
 
     @initialize(partitions=st.sampled_from([1, 4]))
-    def begin(self, partitions: int) -> None:
+    def open_the_stage(self, partitions: int) -> None:
         keys = Keys(next(self.namespaces), partitions=partitions)
         self.stage = Stage(Wiretap(self.connection), keys, self.endpoint)
         self.store = self.stage.store
@@ -149,12 +150,17 @@ class StoreMachine(RuleBasedStateMachine):
     def of(self, instance_id: str) -> InstanceKeys:
         return self.stage.keys.of(WORKFLOW, instance_id)
 
-    @rule(instance_id=ids, input=st.sampled_from(["1", "2"]), is_answered=st.booleans())
-    def invoke(self, instance_id: str, input: str, is_answered: bool) -> None:
+    @rule(
+        instance_id=ids,
+        input=st.sampled_from(["1", "2"]),
+        due=st.sampled_from([NOW, NOW, Due(after_ms=-1.5), Due(after_ms=NEVER_MS)]),
+        is_answered=st.booleans(),
+    )
+    def invoke(self, instance_id: str, input: str, due: Due, is_answered: bool) -> None:
         keys, life = self.of(instance_id), new_token()
         self.make(
-            lambda: self.store.invoke(keys, life, input.encode()),
-            lambda: self.model.invoke(keys.name, life, input),
+            lambda: self.store.invoke(keys, life, input.encode(), due),
+            lambda: self.model.invoke(keys.name, life, input, is_delayed=due.after_ms == NEVER_MS),
             is_answered=is_answered,
         )
 
@@ -218,9 +224,11 @@ class StoreMachine(RuleBasedStateMachine):
         name = self.of(instance_id).name
         instance = self.model.instances.get(name)
         if instance is None:
-            self.invoke(instance_id, "1", is_answered=True)
+            self.invoke(instance_id, "1", NOW, is_answered=True)
         elif instance.status.is_at_rest and goes_on:
             self.resume(instance_id, is_answered=True)
+        elif instance.delay is not None:
+            self.a_delay_ends(instance_id, begins=True, is_answered=True)
         self.deliver(instance_id, worker)
         for held in self.deliveries:
             if held.entry == self.model.instances[name].entry:
@@ -426,6 +434,23 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.model.fire_timer(keys.name, key),
             is_answered=is_answered,
         )
+
+    @rule(instance_id=ids, is_answered=st.booleans())
+    def begin(self, instance_id: str, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        self.make(lambda: self.store.begin(keys), lambda: self.model.begin(keys.name), is_answered=is_answered)
+
+    @rule(instance_id=ids, begins=st.booleans(), is_answered=st.booleans())
+    def a_delay_ends(self, instance_id: str, begins: bool, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        instance = self.model.instances.get(keys.name)
+        if instance is None or instance.delay is None:
+            return
+        self.wait(self.stage.make_delay_due(keys))
+        instance.delay = True
+        if begins:
+            self.begin(instance_id, is_answered)
+        self.look()
 
     @rule(instance_id=ids, fires=st.booleans())
     def a_deadline_comes(self, instance_id: str, fires: bool) -> None:

@@ -6,11 +6,8 @@ local POINT_SIZE = 9
 local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
   local record = head .. ',"started_ms":' .. whole(started)
   if due_ms then
-    local member = timer_member(here.name, key)
     record = record .. ',"due_ms":' .. whole(due_ms)
-    redis.call('ZADD', here.timers, due_ms, member)
-    -- the leader sleeps until the earliest deadline that it knows of
-    if redis.call('ZRANGE', here.timers, 0, 0)[1] == member then redis.call('PUBLISH', wake, '') end
+    set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
   end
   redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
   local waiting = redis.call('HGET', here.instance, 'waiting')
@@ -22,9 +19,7 @@ end
 local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, at_ms, elapsed_ms, late_head, late_tail)
   local now = now_ms()
   local started = now - tonumber(elapsed_ms)
-  after_ms, at_ms = tonumber(after_ms), tonumber(at_ms)
-  -- rounded up: a timer never fires early
-  local due_ms = after_ms and started + math.ceil(after_ms) or at_ms and math.ceil(at_ms)
+  local due_ms = due_at(started, after_ms, at_ms)
   if due_ms and due_ms <= now then
     local record = timed(late_head, started, now, late_tail)
     redis.call('HSET', here.steps, key, record, '_by:' .. key, 'timer')

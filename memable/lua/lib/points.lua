@@ -2,10 +2,6 @@
 -- scripts must know of it under `_open:KEY`, a line in the instance's `waiting`, and a member in `timers` if it has a deadline.
 -- `here` names what all of this is in: {instance =, steps =, timers =, name =}, keys and the instance's name.
 
-local function timer_member(name, key)
-  return name .. '/' .. key
-end
-
 local function forget_waiting(instance, key)
   local rest = {}
   for line in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do

@@ -3,7 +3,7 @@
 -- `ended`: status, message, retention_ms; field and value (output or error, if there is one); failed_keys (if any); `by`, the
 -- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused.
 
-local DEADLINE, DELAY = '_deadline', '_delay'
+local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
@@ -11,7 +11,7 @@ local function come_to_end(at, ended)
   withdraw_all(at, known[4])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
-    redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY))
+    redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY_KEY))
   end
   if known[5] and not ended.by then redis.call('PUBLISH', known[5], OVER .. ' ' .. known[6]) end
   local now = now_ms()
