@@ -125,6 +125,27 @@ async def test_invoke_starts_an_instance_once_and_waits_for_its_result(worker: W
     (await acli("invoke", "greet", '"her"', "--id", "g")).is_refused("greet/g exists already, with another input")
 
 
+@pytest.mark.parametrize(
+    ("delay", "begins"), [("3600", 3600), ("90m", 5400), ("1.5h", 5400), ("2d", 2 * 86400), ("30s", 30)]
+)
+async def test_invoke_may_be_delayed(
+    worker: WorkerProcess, client: Client, acli: AsyncCli, delay: str, begins: float
+) -> None:
+    document = (await acli("invoke", "greet", '"you"', "--id", "g", "--delay", delay, "--json")).document
+    assert document["state"].startswith("queued: delayed until ")
+    due_ms = await client._online().connection.command("HGET", client._find("greet", "g").instance, "due")
+    known = await client.get_metadata("greet", "g")
+    assert known is not None
+    assert round(int(due_ms) / 1000 - known.created_at.timestamp()) == begins
+
+
+async def test_invoke_may_be_delayed_to_a_moment(worker: WorkerProcess, acli: AsyncCli) -> None:
+    ran = await acli("invoke", "greet", '"you"', "--id", "g", "--delay", "2999-01-31T12:00:05+01:00")
+    assert ran == (0, "greet/g queued: delayed until 2999-01-31 11:00:05\n", "")
+    ran = await acli("invoke", "greet", '"you"', "--id", "past", "--delay", "2001-01-31T12:00:05Z", "--wait")
+    assert ran == (0, 'greet/past completed\n"hello you"\n', "")
+
+
 async def test_an_instance_that_fails_is_exit_code_1(worker: WorkerProcess, acli: AsyncCli) -> None:
     ran = await acli("invoke", "fail", "--id", "f", "--wait")
     assert ran.code == 1
@@ -233,6 +254,8 @@ async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: st
         (["invoke", "nobody"], "workflow 'nobody' is not known in namespace"),
         (["invoke", "a/b"], "invalid workflow 'a/b'"),
         (["invoke", "greet", "--id", ""], "invalid instance id ''"),
+        (["invoke", "greet", "--delay", "soon"], "'soon' is neither a delay, as 90 (seconds), 15m, 2h or 1d, nor a time"),
+        (["invoke", "greet", "--delay", "2999-01-31T12:00"], "is a time without its zone: 2999-01-31T12:00Z is in UTC"),
         (["show", "greet", "none"], "there is no instance greet/none"),
         (["resume", "greet", "none"], "there is no instance greet/none"),
         (["signal", "greet", "none", "go"], "signal 'go' to greet/none rejected"),
@@ -418,12 +441,13 @@ async def test_a_burst_ends_when_all_is_done(
     async with memable_worker(tmp_path, redis_url, namespace, "--burst") as announcer:
         assert await announcer.ended() == 0
     invocations = [await client.invoke("greet", str(number)) for number in range(20)]
+    later = await client.invoke("greet", "later", delay=3600)
     async with memable_worker(tmp_path, redis_url, namespace, "--burst", "--processes", processes) as burst:
         assert await burst.ended() == 0
-    for invocation in invocations:
+    for invocation in [*invocations, later]:
         known = await invocation.metadata()
         assert known is not None
-        assert known.status == "completed"
+        assert known.status == ("queued" if invocation is later else "completed")
 
 
 async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_dir: Path) -> None:

@@ -166,6 +166,7 @@ async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(
     [
         pytest.param(lambda client: client.invoke(one), Sent(invoke=1), id="invoke"),
         pytest.param(lambda client: client.invoke(one, id="over"), Sent(invoke=1), id="invoke again"),
+        pytest.param(lambda client: client.invoke(one, delay=1e6), Sent(invoke=1), id="invoke later"),
         pytest.param(lambda client: client.invoke_many(one, [None] * 3), Sent(invoke=3), id="invoke_many of 3"),
         pytest.param(
             lambda client: client.signal(approved, "waiting", "approval"),
