@@ -147,8 +147,8 @@ def assemble(name: str, body: str) -> Script:
     text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
     words = set(_WORD.findall(text))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
-    named = {"GROUP": GROUP, "ENTRY_FIELD": ENTRY_FIELD, "NEWS": NEWS, "OVER": OVER, "DELAY_KEY": DELAY_KEY}
-    constants += [f"local {each} = '{value}'" for each, value in named.items()]
+    names = {"GROUP": GROUP, "ENTRY_FIELD": ENTRY_FIELD, "NEWS": NEWS, "OVER": OVER, "DELAY_KEY": DELAY_KEY}
+    constants += [f"local {each} = '{value}'" for each, value in names.items()]
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(
         [

@@ -254,7 +254,10 @@ async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: st
         (["invoke", "nobody"], "workflow 'nobody' is not known in namespace"),
         (["invoke", "a/b"], "invalid workflow 'a/b'"),
         (["invoke", "greet", "--id", ""], "invalid instance id ''"),
-        (["invoke", "greet", "--delay", "soon"], "'soon' is neither a delay, as 90 (seconds), 15m, 2h or 1d, nor a time"),
+        (
+            ["invoke", "greet", "--delay", "soon"],
+            "'soon' is neither a delay, as 90 (seconds), 15m, 2h or 1d",
+        ),
         (["invoke", "greet", "--delay", "2999-01-31T12:00"], "is a time without its zone: 2999-01-31T12:00Z is in UTC"),
         (["show", "greet", "none"], "there is no instance greet/none"),
         (["resume", "greet", "none"], "there is no instance greet/none"),

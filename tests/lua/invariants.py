@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 
 from memable.endpoint import ServerRefused
 from memable.journal import Record
-from memable.keys import DELAY_KEY, ENTRY_FIELD, GROUP, InstanceKeys, Keys, Partition, split_instance_name, split_timer_member
+from memable.keys import (
+    DELAY_KEY,
+    ENTRY_FIELD,
+    GROUP,
+    InstanceKeys,
+    Keys,
+    Partition,
+    split_instance_name,
+    split_timer_member,
+)
 from memable.state import Status, StepKind, StepState
 from memable.store import Connection
 
@@ -240,11 +249,6 @@ class _Part:
             yield f"{status}, its hash names entry {fields.get('entry')}, and the stream has {entries.entries}"
         if ("entry" in fields) != is_ready(fields):
             yield f"{status}, and its hash names entry {fields.get('entry')}"
-        if (due_ms := fields.get("due")) is not None:
-            if status is not Status.QUEUED or "attempt" in fields:
-                yield f"{status}, and due"
-            if int(due_ms) != self.timers.get(f"{keys.name}/{DELAY_KEY}"):
-                yield f"due at {due_ms}, and its timer is {self.timers.get(f'{keys.name}/{DELAY_KEY}')}"
         for name in OF_A_RUN:
             if (name in fields) != (status is Status.RUNNING):
                 yield f"{status}, and {name} is {fields.get(name)}"
@@ -257,8 +261,16 @@ class _Part:
             yield f"{status}, and listed as {listed}"
         elif self.scene.zsets[keys.index(status)][keys.instance_id] != int(fields["created_us"]):
             yield "listed with another time than that of its creation"
+        yield from self._of_delay(keys, fields, status)
         yield from self._of_points(keys, fields)
         yield from self._of_end(keys, fields, status)
+
+    def _of_delay(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
+        due_ms, timer_ms = fields.get("due"), self.timers.get(f"{keys.name}/{DELAY_KEY}")
+        if (None if due_ms is None else int(due_ms)) != timer_ms:
+            yield f"due at {due_ms}, and its timer is {timer_ms}"
+        if due_ms is not None and (status is not Status.QUEUED or "attempt" in fields):
+            yield f"{status}, and due"
 
     def _of_points(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
         steps = self._steps(keys)

@@ -279,7 +279,9 @@ class Model:
             assert _shown(fields, steps) == _expected(instance, fields["message"])
             timers = scene.zsets.get(keys.timers, {})
             delays = set() if instance.delay is None else {DELAY_KEY}
-            assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys() | delays
+            assert {
+                m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")
+            } == instance.deadlines.keys() | delays
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
