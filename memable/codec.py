@@ -13,11 +13,12 @@ for an int and comes back as that int; at the top it is a `TypeMismatch`.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Never, NoReturn, TypeVar, cast
 
 import orjson
@@ -53,6 +54,7 @@ __all__ = [
     "UNTYPED",
     "Codec",
     "TypeCodec",
+    "digest",
     "from_json",
     "json_type",
     "plain",
@@ -67,6 +69,13 @@ _INFINITE: Final = re.compile(rb'Infinity|inf["+j-]')
 _HOW_TO_TYPE: Final = (
     "annotate the function's return type, or pass returns=… (for a signal: give the SuspendPoint a type), "
     "or turn it into plain JSON first"
+)
+
+
+RENEW_KEY: Final = "it was sent as another type, or the type was changed since, and then: give the key a new version"
+UPGRADE: Final = (
+    "the type was changed since it was recorded: give the key a new version, so that the step is called again, or pass "
+    "upgrade=…, which makes a new value of the old one"
 )
 
 
@@ -93,8 +102,11 @@ class TypeCodec:
         """JSON that decodes to an equal value; else `SerializationError`, `TypeMismatch` or `PayloadTooLarge`."""
         return self.roundtrip(value, subject)[0]
 
-    def decode(self, raw: bytes, subject: str) -> Any:
-        """A fresh value from what `encode` gave; `TypeMismatch` if it does not fit the type that is declared now."""
+    def decode(self, raw: bytes, subject: str, remedy: str = RENEW_KEY) -> Any:
+        """A fresh value from what `encode` gave; `TypeMismatch` if it does not fit the type that is declared now.
+
+        `remedy`: why that may be, and what to do.
+        """
         raise NotImplementedError
 
     def roundtrip(self, value: object, subject: str) -> tuple[bytes, Any]:
@@ -126,7 +138,7 @@ class _Untyped(TypeCodec):
             raise self._refusal(value, subject)
         return self._fitting(raw, subject), back
 
-    def decode(self, raw: bytes, subject: str) -> Any:
+    def decode(self, raw: bytes, subject: str, remedy: str = RENEW_KEY) -> Any:  # noqa: ARG002  (anything fits)
         return _parsed(raw, subject)
 
     def _written_slowly(self, value: object, subject: str, error: Exception) -> bytes:
@@ -198,17 +210,14 @@ class _Typed(TypeCodec):
             _refuse(never_json, value, subject)
         return self._fitting(raw, subject), back
 
-    def decode(self, raw: bytes, subject: str) -> Any:
+    def decode(self, raw: bytes, subject: str, remedy: str = RENEW_KEY) -> Any:
         try:
             return self._load(raw)
         except ValidationError as error:
             found = _parsed(raw, subject)
             if error.errors()[0]["type"] == "json_invalid":  # nested more deeply than pydantic reads
                 raise SerializationError(f"{subject} cannot be read back as {self.tag}: {error}") from error
-            detail = (
-                f"{complaint(error, found)}; what is stored does not fit the type that is declared here: it was sent "
-                f"as another type, or the type was changed since, and then: give the key a new version"
-            )
+            detail = f"{complaint(error, found)}; what is stored does not fit the type that is declared here: {remedy}"
             raise TypeMismatch(subject, expected=self.tag, found=plain_type(found), detail=detail) from error
         except Exception as error:
             raise SerializationError(
@@ -403,6 +412,33 @@ _FIRST_BYTES: Final = {
 _FIRST_BYTES[b"-"] = "number"
 
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: object, subject: str) -> str:
+    """A short text that is the same for equal values in every process; `SerializationError` if there is none.
+
+    It takes what pydantic can write as JSON: plain values, models, dataclasses, datetimes and the like.
+    """
+    try:
+        if isinstance(value, Iterator):
+            raise TypeError("an iterator can be read only once")
+        written = _whole_floats(from_json(pydantic_core.to_json(value, by_alias=False, bytes_mode="base64")))
+        if type(value) not in PLAIN_SCALARS and any(isinstance(node, set | frozenset) for _, node in nodes(value)):
+            written = _in_any_order(written)  # the order of a set is another in each process
+        text = _CANONICAL.encode(written)
+    except Exception as error:
+        raise SerializationError(
+            f"{subject} has no JSON form that would tell it from others: {type(error).__name__}: {error}"
+        ) from error
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _in_any_order(value: Any) -> Any:
+    if isinstance(value, list):
+        return sorted(map(_in_any_order, cast("list[object]", value)), key=_CANONICAL.encode)
+    if isinstance(value, dict):
+        return {key: _in_any_order(each) for key, each in cast("dict[str, object]", value).items()}
+    return value
 
 
 def same_plain(one: bytes, other: bytes) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, TypeVarTuple, overload
 
 from memable.durable_call import DurableCall
+from memable.errors import StepFailed
 from memable.keys import check_key
 from memable.moments import to_epoch_ms
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
@@ -16,8 +18,18 @@ from memable.state import StepKind
 if TYPE_CHECKING:
     from memable.workflow import SuspendPoint
 
+I = TypeVar("I")  # noqa: E741  (an item)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class StepOptions(NamedTuple):
+    """What an author may say of a step, besides what to call."""
+
+    timeout_s: float | None
+    retry: RetryPolicy | None | Inherit
+    returns: Any
+    upgrade: Callable[[Any], Any] | None
 
 
 class DurableRun(Protocol):
@@ -39,14 +51,19 @@ class DurableRun(Protocol):
     def is_replaying(self) -> bool: ...
 
     async def step(
+        self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions, item: str = ""
+    ) -> Any: ...
+
+    async def map(
         self,
         key: str,
+        items: Sequence[Any],
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        timeout_s: float | None,
-        retry: RetryPolicy | None | Inherit,
-        returns: Any,
-    ) -> Any: ...
+        concurrency: int | None,
+        options: StepOptions,
+        *,
+        fail_fast: bool,
+    ) -> list[Any]: ...
 
     async def suspend(self, key: str, type: Any, status: str | None, timeout_s: float | None) -> Any: ...
 
@@ -106,6 +123,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: type[T],
+        upgrade: Callable[[Any], T] | None = None,
     ) -> DurableCall[T]: ...
 
     @overload
@@ -117,6 +135,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
     ) -> DurableCall[T]: ...
 
     @overload
@@ -128,6 +147,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
     ) -> DurableCall[T]: ...
 
     def step(  # type: ignore[misc]  # mypy does not see that *args: Any takes *args: *Ts
@@ -138,6 +158,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: Any = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[Any]:
         """Call `fn(*args)` once, record its result, and hand that back now and in every replay.
 
@@ -148,19 +169,145 @@ class Context:
 
         `timeout`: seconds or `timedelta`, per attempt. `retry`: a policy, `None` for none, by default the workflow's,
         then the app's. `returns`: the type of the result, by default `fn`'s return annotation; without one the result
-        must be plain JSON.
+        must be plain JSON. `upgrade`: a pure function that is given the plain JSON of an old record which does not fit
+        the result's type any more, and returns a value that does; called at every replay, the record stays as it is.
 
         Raises `StepFailed`, `RetriesExhausted` or `StepTimeout` after the last attempt, `SerializationError`,
         `TypeMismatch` or `PayloadTooLarge` for a result that cannot be stored, each recorded and replayed;
-        `DuplicateStep` and `StepConflict` for a key used twice, or used for another kind of call; `InvalidKey`.
+        `TypeMismatch` for an old record that does not fit; `DuplicateStep` and `StepConflict` for a key used twice, or
+        used for another kind of call; `TooManyRecords`; `InvalidKey`.
         """
         check_key("step", key)
-        if not callable(fn):
-            raise TypeError(
-                f"step {key!r}: {fn!r} is not callable: pass the function and its arguments, not its result"
-            )
-        timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of step {key!r}")
-        return self._call(StepKind.STEP, key, self._run.step(key, fn, args, timeout_s, retry, returns))
+        options = _options(f"step {key!r}", fn, timeout, retry, returns, upgrade)
+        return self._call(StepKind.STEP, key, self._run.step(key, fn, args, options))
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[Any],
+        fn: Callable[..., Any],
+        *,
+        concurrency: int | None = None,
+        fail_fast: Literal[True] = True,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: type[T],
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T]]: ...
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[I],
+        fn: Callable[[I], Awaitable[T]],
+        *,
+        concurrency: int | None = None,
+        fail_fast: Literal[True] = True,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T]]: ...
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[I],
+        fn: Callable[[I], T],
+        *,
+        concurrency: int | None = None,
+        fail_fast: Literal[True] = True,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T]]: ...
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[Any],
+        fn: Callable[..., Any],
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: type[T],
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T | StepFailed]]: ...
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[I],
+        fn: Callable[[I], Awaitable[T]],
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T | StepFailed]]: ...
+
+    @overload
+    def map(
+        self,
+        key: str,
+        items: Iterable[I],
+        fn: Callable[[I], T],
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: None = None,
+        upgrade: Callable[[Any], T] | None = None,
+    ) -> DurableCall[list[T | StepFailed]]: ...
+
+    def map(
+        self,
+        key: str,
+        items: Iterable[Any],
+        fn: Callable[..., Any],
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool = True,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None | Inherit = INHERIT,
+        returns: Any = None,
+        upgrade: Callable[[Any], Any] | None = None,
+    ) -> DurableCall[list[Any]]:
+        """Call `fn(item)` for each of `items`, as a step `key[i]` each, in this process; the results in order.
+
+        First run: at most `concurrency` calls at a time (default: all at once), each recorded when it ends. Replay:
+        records are handed back, and what has none is called. If the process dies, only the calls in flight are made
+        again. For more work than one process should do, use child instances.
+
+        With `fail_fast` a failed item ends it: no further one is begun, those in flight are finished and recorded, and
+        of the failures the one of the first item is raised. A resume clears them all. Without it, a `StepFailed` stands
+        in the failed item's place; a result that cannot be stored is raised after all have ended.
+
+        Each record has a digest of its item: an item other than the one recorded at its place is a `StepConflict`.
+        More items may be added at the end. `timeout`, `retry`, `returns`, `upgrade`: of each step, see `step`.
+
+        Raises before anything is called: `ValueError` for a `concurrency` below 1, `SerializationError` for an item
+        that pydantic cannot write as JSON, `TooManyRecords`, `InvalidKey`; then what `step` raises.
+        """
+        check_key("map", key)
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"map {key!r} needs a concurrency of at least 1, or None for all at once: {concurrency}")
+        listed = list(items)
+        check_key("map", f"{key}[{max(0, len(listed) - 1)}]")
+        options = _options(f"map {key!r}", fn, timeout, retry, returns, upgrade)
+        coroutine = self._run.map(key, listed, fn, concurrency, options, fail_fast=fail_fast)
+        return self._call(StepKind.STEP, key, coroutine)
 
     @overload
     def suspend(
@@ -220,3 +367,18 @@ class Context:
 
     def _call(self, kind: StepKind, key: str, coroutine: Coroutine[Any, Any, T]) -> DurableCall[T]:
         return DurableCall(kind, key, coroutine, self._run)
+
+def _options(
+    what: str,
+    fn: object,
+    timeout: Duration | None,
+    retry: RetryPolicy | None | Inherit,
+    returns: Any,
+    upgrade: Callable[[Any], Any] | None,
+) -> StepOptions:
+    if not callable(fn):
+        raise TypeError(f"{what}: {fn!r} is not callable: pass the function and its arguments, not its result")
+    if upgrade is not None and (not callable(upgrade) or inspect.iscoroutinefunction(upgrade)):
+        raise TypeError(f"{what}: upgrade={upgrade!r} must be a plain function from an old value to a new one")
+    timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of {what}")
+    return StepOptions(timeout_s, retry, returns, upgrade)

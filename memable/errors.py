@@ -20,6 +20,7 @@ MemableError
 ├── ChildFailed               a child instance failed
 ├── DuplicateStep             a key used twice in one run
 ├── StepConflict              a key used for two different kinds of call
+├── TooManyRecords            an instance with more durable calls than allowed
 ├── SignalRejected            nobody waits for this signal
 ├── SignalSuperseded          another signal (or the timer) was first
 ├── SuspendTimeout            a wait that reached its timeout
@@ -205,6 +206,17 @@ class StepConflict(MemableError):
     def __init__(self, message: str, key: str) -> None:
         super().__init__(message)
         self.key = key
+
+
+class TooManyRecords(MemableError):
+    """A durable call that would give its instance more records than `MEMABLE_MAX_RECORDS`: it is not made."""
+
+    def __init__(self, subject: str, *, limit: int) -> None:
+        super().__init__(
+            f"{subject} would be too much: an instance may have {limit:,} records (MEMABLE_MAX_RECORDS), since each "
+            f"run reads them all; go on in a new life with ctx.continue_as(…), or share the work out among children"
+        )
+        self.subject, self.limit = subject, limit
 
 
 class SignalRejected(MemableError):

@@ -7,10 +7,13 @@ what an author stored. A script adds the times between `head` and `tail`:
     {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"took_ms":…,"error":{…}}
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
     {"state":"failed","kind":"signal","type":"",…,"error":{"class":"SuspendTimeout","fields":{…}}}
+
+One of `ctx.map` has the digest of its item before the times: `"item":"…"`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -31,6 +34,7 @@ from memable.state import StepKind, StepRecord, StepState
 
 _RESULT, _ERROR = b',"result":', b',"error":'
 _SUSPENDED = b'{"state":"suspended"'
+_ENDED = (b'{"state":"completed"', b'{"state":"failed"')
 
 RECORDED_ERRORS: dict[str, type[MemableError]] = {
     each.__name__: each
@@ -59,13 +63,13 @@ class Draft(NamedTuple):
     tail: bytes
 
     @classmethod
-    def completed(cls, kind: StepKind, tag: str, result: bytes, attempts: int = 1) -> Self:
-        return cls(_head(StepState.COMPLETED, kind, tag, attempts), _RESULT + result + b"}")
+    def completed(cls, kind: StepKind, tag: str, result: bytes, attempts: int = 1, item: str = "") -> Self:
+        return cls(_head(StepState.COMPLETED, kind, tag, attempts) + _item(item), _RESULT + result + b"}")
 
     @classmethod
-    def failed(cls, kind: StepKind, error: MemableError, attempts: int) -> Self:
+    def failed(cls, kind: StepKind, error: MemableError, attempts: int, item: str = "") -> Self:
         fields = {"class": type(error).__name__, "fields": vars(error)}
-        return cls(_head(StepState.FAILED, kind, "", attempts), _ERROR + to_json(fields) + b"}")
+        return cls(_head(StepState.FAILED, kind, "", attempts) + _item(item), _ERROR + to_json(fields) + b"}")
 
     def is_recorded_in(self, raw: bytes) -> bool:
         """Whether `raw` is this draft with its times: it was written by a call whose reply was lost."""
@@ -82,6 +86,10 @@ def _head(state: StepState, kind: StepKind, tag: str, attempts: int) -> bytes:
     # one attempt is the rule, and there may be very many records
     tried = b"" if attempts == 1 else b',"attempts":%d' % attempts
     return b'{"state":"%b","kind":"%b","type":%b%b' % (state.encode(), kind.encode(), to_json(tag), tried)
+
+
+def _item(digest: str) -> bytes:
+    return b',"item":"%b"' % digest.encode() if digest else b""
 
 
 FIRED = Draft.completed(StepKind.TIMER, "None", b"null")
@@ -124,6 +132,11 @@ class Record:
         return StepState(self._facts["state"])
 
     @property
+    def item(self) -> str:
+        """The digest of the item of `ctx.map` that this is the result for; empty for any other step."""
+        return str(self._facts.get("item", ""))
+
+    @property
     def is_open(self) -> bool:
         return self.raw.startswith(_SUSPENDED)
 
@@ -161,9 +174,11 @@ def pairs(flat: list[bytes]) -> dict[bytes, bytes]:
 class Journal:
     """The records that a run has, by key; what a run writes is added, so that replay costs no I/O."""
 
-    __slots__ = ("_not_handed_back", "_records")
+    __slots__ = ("_new", "_not_handed_back", "_records")
 
     def __init__(self, steps: dict[bytes, bytes]) -> None:
+        self._new: set[str] = set()
+        """Keys that a call found no record of: they will have one."""
         internal = INTERNAL_PREFIX.encode()
         self._records = {key.decode(): raw for key, raw in steps.items() if not key.startswith(internal)}
         self._not_handed_back = {key for key, raw in self._records.items() if not raw.startswith(_SUSPENDED)}
@@ -184,7 +199,21 @@ class Journal:
             self._not_handed_back.clear()
         else:
             self._not_handed_back.discard(key)
-        return None if raw is None else Record(raw)
+        if raw is None:
+            self._new.add(key)
+            return None
+        return Record(raw)
+
+    def has_ended(self, key: str) -> bool:
+        """Whether `key` has a record that can be handed back."""
+        return self._records.get(key, b"").startswith(_ENDED)
+
+    def will_exceed(self, limit: int, keys: Collection[str] = ()) -> bool:
+        """Whether there will be more records than `limit`, when all calls have one, and `keys` too."""
+        # the exact number takes long to know, and is seldom near
+        return len(self._records) + len(self._new) + len(keys) > limit and (
+            len(self._records.keys() | self._new | set(keys)) > limit
+        )
 
     def add(self, key: str, raw: bytes) -> Record:
         """Keep what has been recorded."""
@@ -192,5 +221,6 @@ class Journal:
         return Record(raw)
 
     def drop(self, key: str) -> None:
-        """Forget the record of a point that was withdrawn."""
+        """Forget the record of a point that was withdrawn, or a call that was not made."""
         self._records.pop(key, None)
+        self._new.discard(key)

@@ -71,6 +71,11 @@ class Settings(BaseSettings):
         ge=1,
         description="a whole number of bytes from 1, that an input, a result or a signal may have as JSON",
     )
+    max_records: int = Field(
+        default=10_000,
+        ge=1,
+        description="a whole number from 1, of records (steps, signals, timers …) that an instance may have",
+    )
     max_recoveries: int = Field(
         default=5,
         ge=1,

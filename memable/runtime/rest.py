@@ -119,9 +119,10 @@ class Rest:
         """The author cancelled a wait: the checker closes its point, and waiting again opens it again."""
         if wait.future.done() and not wait.future.cancelled():
             self._journal.add(wait.key, wait.future.result())  # it was completed in the same turn
-        elif was_open or wait.key in self._opened:
+            return
+        self._journal.drop(wait.key)
+        if was_open or wait.key in self._opened:
             self._opened.discard(wait.key)
-            self._journal.drop(wait.key)
             self._withdrawn.append(wait.key)
 
     async def parking_over(self) -> None:

@@ -11,19 +11,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memable.codec import Codec, TypeCodec, to_json
-from memable.context import Context
+from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain, to_json
+from memable.context import Context, StepOptions
 from memable.current_step import step_in_progress
-from memable.errors import DuplicateStep, MemableError, StepConflict, StorageError, presentable, text_of
+from memable.errors import (
+    DuplicateStep,
+    MemableError,
+    SerializationError,
+    StepConflict,
+    StorageError,
+    TooManyRecords,
+    TypeMismatch,
+    presentable,
+    text_of,
+)
 from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome
 from memable.journal import Journal, Record
-from memable.retry import INHERIT, Inherit, RetryPolicy
+from memable.retry import INHERIT
+from memable.runtime.mapping import MapCall
 from memable.runtime.rest import End, Rest, Wait, is_busy, new_future, set_done
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
@@ -58,6 +69,8 @@ class Workshop:
     activity: Activity
     resources: Mapping[str, Any]
     park_grace_s: float
+    max_records: int
+    """Of an instance."""
     retention_s: float | None
     """Instead of what the workflow and the app say."""
     confirm_lease: Callable[[Held], Awaitable[None] | None]
@@ -149,16 +162,21 @@ class Run:
         key: str,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        timeout_s: float | None,
-        retry: RetryPolicy | None | Inherit,
-        returns: Any,
+        options: StepOptions,
+        item: str = "",
     ) -> Any:
         await self._admit("step", key)
         codec = self._workshop.codec
-        result = codec.returned_by(fn) if returns is None else codec.of(returns)
-        record = self._journal.find(key)
+        result = codec.returned_by(fn) if options.returns is None else codec.of(options.returns)
+        record = self._find("step", key)
         if record is not None:
-            return self._hand_back("step", key, record, StepKind.STEP, result)
+            if item and record.item not in ("", item):
+                raise StepConflict(
+                    f"step {key!r} of {self.name} was recorded for another item: ctx.map must be given the same items "
+                    f"in the same order on every replay, so take them from the input or a step, or choose a new key",
+                    key,
+                )
+            return self._hand_back("step", key, record, StepKind.STEP, result, options.upgrade)
         call = StepCall(
             key,
             self.name,
@@ -166,8 +184,9 @@ class Run:
             fn,
             args,
             result,
-            timeout_s,
-            self._workflow.retry if retry is INHERIT else retry,
+            options.timeout_s,
+            self._workflow.retry if options.retry is INHERIT else options.retry,
+            item,
         )
         self.rest.takes_off()
         try:
@@ -184,11 +203,40 @@ class Run:
             self.rest.lands()
         if there is not None and not end.draft.is_recorded_in(there):
             # this call was cancelled and made again: what was recorded first counts
-            return self._hand_back("step", key, Record(there), StepKind.STEP, result)
+            return self._hand_back("step", key, Record(there), StepKind.STEP, result, options.upgrade)
         if end.failure is not None:
             self._failures.append((end.failure, key))
             raise end.failure
         return end.value
+
+    async def map(
+        self,
+        key: str,
+        items: Sequence[Any],
+        fn: Callable[..., Any],
+        concurrency: int | None,
+        options: StepOptions,
+        *,
+        fail_fast: bool,
+    ) -> list[Any]:
+        await self._admit("map", key)
+        return await MapCall(self, key, items, fn, options, fail_fast=fail_fast).results(concurrency)
+
+    def has_record(self, key: str) -> bool:
+        """Whether the call `key` would be handed a record back at once."""
+        return self._journal.has_ended(key)
+
+    def admit_all(self, what: str, keys: Collection[str]) -> None:
+        """`TooManyRecords` if there is no room for the records of all `keys`."""
+        if self._journal.will_exceed(self._workshop.max_records, keys):
+            raise TooManyRecords(
+                f"{what} of {self.name} with its {len(keys):,} items", limit=self._workshop.max_records
+            )
+
+    def blame(self, raised: BaseException, others: Collection[BaseException]) -> None:
+        """`raised` stands for the failures `others`, too: a resume clears the records of all."""
+        alike = {id(each) for each in others}
+        self._failures += [(raised, key) for failure, key in self._failures if id(failure) in alike]
 
     async def suspend(self, key: str, type: Any, status: str | None, timeout_s: float | None) -> Any:
         codec = self._workshop.codec.of(type)
@@ -237,7 +285,24 @@ class Run:
                 key,
             )
 
-    def _hand_back(self, what: str, key: str, record: Record, kind: StepKind, codec: TypeCodec) -> Any:
+    def _find(self, what: str, key: str) -> Record | None:
+        """The record of `key`; else there is room for one."""
+        record = self._journal.find(key)
+        if record is None and self._journal.will_exceed(self._workshop.max_records):
+            self._journal.drop(key)
+            self._used.discard(key)
+            raise TooManyRecords(f"{what} {key!r} of {self.name}", limit=self._workshop.max_records)
+        return record
+
+    def _hand_back(
+        self,
+        what: str,
+        key: str,
+        record: Record,
+        kind: StepKind,
+        codec: TypeCodec,
+        upgrade: Callable[[Any], Any] | None = None,
+    ) -> Any:
         """What the record says: the same value, or the same failure, as the first time."""
         if record.kind is not kind or (record.is_open and kind is StepKind.STEP):
             is_step = record.kind is StepKind.STEP
@@ -252,7 +317,14 @@ class Run:
             self._failures.append((failure, key))
             raise failure
         assert record.result is not None  # a completed record has one
-        return codec.decode(record.result, f"the record of {what} {key!r} of {self.name}")
+        subject = f"the record of {what} {key!r} of {self.name}"
+        try:
+            return codec.decode(record.result, subject, UPGRADE if kind is StepKind.STEP else RENEW_KEY)
+        except (TypeMismatch, SerializationError):
+            if upgrade is None:
+                raise
+        # through the codec, as every value that is handed back
+        return codec.roundtrip(upgrade(plain(record.result)), f"what upgrade= made of {subject}")[1]
 
     async def _record(self, key: str, end: StepEnd) -> bytes | None:
         try:
@@ -278,7 +350,7 @@ class Run:
     async def _wait(self, what: str, wait: Wait) -> Any:
         key = wait.key
         await self._admit(what, key)
-        record = self._journal.find(key)
+        record = self._find(what, key)
         if record is None or (record.is_open and record.kind is wait.kind):
             try:
                 raw = await self.rest.wait_for(wait, was_open=record is not None)

@@ -125,6 +125,7 @@ class Runtime:
                 resources=resources,
                 park_grace_s=self.settings.park_grace,
                 retention_s=self.settings.retention,
+                max_records=self.settings.max_records,
                 confirm_lease=self._leases.confirm,
             )
             self._streams = {

@@ -45,6 +45,8 @@ class StepCall(NamedTuple):
     codec: TypeCodec
     timeout_s: float | None
     retry: RetryPolicy | None
+    item: str = ""
+    """The digest of what `ctx.map` calls it with."""
 
     @property
     def subject(self) -> str:
@@ -90,7 +92,7 @@ class StepCaller:
                     error = error.__cause__
                 failure = self._failure(call, error, attempt)
                 if failure is not None:
-                    draft = Draft.failed(StepKind.STEP, failure, attempt)
+                    draft = Draft.failed(StepKind.STEP, failure, attempt, call.item)
                     return StepEnd(draft, _elapsed_ms(begin_s), failure=failure)
                 assert call.retry is not None  # _failure has asked it
                 delay_s = call.retry.jittered_delay_s(attempt - 1)
@@ -100,8 +102,8 @@ class StepCaller:
             raw, value = call.codec.roundtrip(value, f"the result of step {call.key!r} of {call.instance}")
         except (SerializationError, PayloadTooLarge, TypeMismatch) as error:
             # never retried: the effect has happened
-            return StepEnd(Draft.failed(StepKind.STEP, error, attempt), _elapsed_ms(begin_s), failure=error)
-        draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt)
+            return StepEnd(Draft.failed(StepKind.STEP, error, attempt, call.item), _elapsed_ms(begin_s), failure=error)
+        draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt, call.item)
         return StepEnd(draft, _elapsed_ms(begin_s), value)
 
     async def _invoke_in_time(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:

@@ -41,6 +41,7 @@ from memable import (
     StorageError,
     SuspendPoint,
     SuspendTimeout,
+    TooManyRecords,
     TypeMismatch,
     WorkflowCancelled,
     WorkflowFailed,
@@ -375,6 +376,20 @@ async def a_key_used_for_two_kinds_in_one_run(scene: Scene) -> None:
     await scene.in_workflow(body)
 
 
+@provokes(
+    TooManyRecords,
+    r"step 'charge:v1' of order/42 would be too much: an instance may have 1 records \(MEMABLE_MAX_RECORDS\), .*",
+    subject="step 'charge:v1' of order/42",
+    limit=1,
+)
+async def more_steps_than_an_instance_may_have(scene: Scene) -> None:
+    async def body(ctx: Context) -> None:
+        await ctx.step("reserve:v1", str)
+        await ctx.step("charge:v1", str)
+
+    await scene.in_workflow(body, max_records=1)
+
+
 async def changed(
     scene: Scene, before: Callable[[Context], Awaitable[object]], after: Callable[[Context], Awaitable[object]]
 ) -> None:
@@ -657,14 +672,14 @@ async def test_redis_errors_never_reach_a_caller(
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# What the contract lists, and two that a listing and a setting add.
+# What the contract lists, and three that a listing and two settings add.
 CONTRACT = """
     NotStarted WorkflowNotFound InstanceNotFound InstanceBusy InvalidKey InputConflict InputMissing
     SerializationError TypeMismatch PayloadTooLarge StorageError StepFailed RetriesExhausted StepTimeout ChildFailed
     DuplicateStep StepConflict SignalRejected SignalSuperseded SuspendTimeout WorkflowFailed WorkflowCancelled
     RetryableError PermanentError
 """
-ADDED = "InvalidCursor SettingsError"
+ADDED = "InvalidCursor SettingsError TooManyRecords"
 
 # What raises them is not built yet: rerun and delete, children.
 NOT_YET = {InstanceBusy, errors.ChildFailed}
