@@ -368,13 +368,14 @@ class Context:
     def _call(self, kind: StepKind, key: str, coroutine: Coroutine[Any, Any, T]) -> DurableCall[T]:
         return DurableCall(kind, key, coroutine, self._run)
 
+
 def _options(
     what: str,
     fn: object,
     timeout: Duration | None,
     retry: RetryPolicy | None | Inherit,
     returns: Any,
-    upgrade: Callable[[Any], Any] | None,
+    upgrade: Any,
 ) -> StepOptions:
     if not callable(fn):
         raise TypeError(f"{what}: {fn!r} is not callable: pass the function and its arguments, not its result")

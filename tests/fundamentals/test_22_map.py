@@ -206,11 +206,12 @@ async def test_a_map_can_stand_beside_other_durable_calls(start: Start) -> None:
 
     @app.workflow("batch")
     async def batch(ctx: Context) -> list[Any]:
-        return await asyncio.gather(
+        both = await asyncio.gather(
             ctx.map("one:v1", [1, 2], work.double),
             ctx.timer("pause:v1", 0.05),
             ctx.map("two:v1", [3], work.double),
         )
+        return list(both)
 
     async with start(app) as engine:
         assert await (await engine.invoke(batch)).result() == [[2, 4], None, [6]]

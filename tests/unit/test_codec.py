@@ -9,6 +9,9 @@ import enum
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 import typing
 import uuid
 from collections.abc import Callable
@@ -39,6 +42,7 @@ from memable.codec import (
     UNTYPED,
     Codec,
     TypeCodec,
+    digest,
     from_json,
     json_type,
     plain,
@@ -752,3 +756,34 @@ def test_the_decimal_context_does_not_matter(codec: Codec) -> None:
     with decimal.localcontext() as context:
         context.prec = 3
         check_exact(codec.of(Decimal), Decimal("1.23456789"))
+
+
+# ── digests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_digest_tells_values_apart() -> None:
+    values = [1, 2, "1", True, None, [1], [], {}, {"a": 1}, {"a": 2}, [1, 2], [2, 1], "x" * 1000, 2**70, 0.5]
+    values += [Order(id="1", amount=1), Order(id="1", amount=2), date(2026, 1, 1), b"bytes", {4, 5}, {4, 6}]
+    digests = {digest(value, SUBJECT) for value in values}
+    assert len(digests) == len(values)
+    assert {len(each) for each in digests} == {16}
+
+
+def test_equal_values_have_one_digest() -> None:
+    assert digest({"a": 1, "b": [1.0]}, SUBJECT) == digest({"b": [1], "a": 1}, SUBJECT)
+    assert digest((1, 2), SUBJECT) == digest([1, 2], SUBJECT)
+
+
+def test_a_digest_is_the_same_in_every_process_also_that_of_a_set() -> None:
+    code = "from memable.codec import digest; print(digest({'tags': set(map(str, range(20))), 'at': [1, 2]}, ''))"
+    told = {
+        subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("value", [object(), iter([1]), [object()], "\ud800", {"a": lambda: 1}])
+def test_what_has_no_digest_is_refused(value: object) -> None:
+    with pytest.raises(SerializationError, match=f"^{SUBJECT} has no JSON form that would tell it from others: "):
+        digest(value, SUBJECT)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
 
-from memable import Client, InputConflict, Invocation, SuspendPoint, Workflow
+from memable import Client, Context, InputConflict, Invocation, StepFailed, SuspendPoint, Workflow
 from tests.integration.applications import APPROVAL, Order, Receipt, maybe, order, ping
 
 if TYPE_CHECKING:
@@ -35,9 +35,27 @@ if TYPE_CHECKING:
         await handle.signal(APPROVAL, False)
         await handle.signal("key", {"any": "thing"})
 
+    async def _maps(ctx: Context) -> None:
+        async def double(number: int) -> int:
+            return 2 * number
+
+        def name(number: int) -> str:
+            return str(number)
+
+        def anything(number, more=None):  # type: ignore[no-untyped-def]  # an author without annotations
+            return number
+
+        assert_type(await ctx.map("key", [1, 2], double), list[int])
+        assert_type(await ctx.map("key", range(3), name, concurrency=2), list[str])
+        assert_type(await ctx.map("key", [1, 2], double, fail_fast=False), list[int | StepFailed])
+        assert_type(await ctx.map("key", (1, 2), name, fail_fast=False), list[str | StepFailed])
+        assert_type(await ctx.map("key", [1, 2], anything, returns=Order), list[Order])
+        assert_type(await ctx.map("key", [1], anything, returns=Order, fail_fast=False), list[Order | StepFailed])
+        assert_type(await ctx.step("key", double, 1, upgrade=int), int)
+
 
 REFUSED = """
-from memable import Client
+from memable import Client, Context
 from tests.integration.applications import APPROVAL, Order, maybe, order, ping
 
 async def refused(client: Client) -> None:
@@ -49,6 +67,20 @@ async def refused(client: Client) -> None:
     await client.signal(order, "42", APPROVAL, "yes")
     await client.signal("order", "42", APPROVAL)
     await client.get(order, "42").signal(APPROVAL, "yes")
+    await client.invoke(order, {"id": "42", "amount": 9.5})
+    await client.invoke(order, None)
+    await client.invoke(order, Order(id="42", amount=9.5), id=42)
+    await client.invoke_many(order, Order(id="42", amount=9.5))
+
+async def double(number: int) -> int:
+    return 2 * number
+
+async def refused_in_a_workflow(ctx: Context) -> None:
+    await ctx.map("key", ["text"], double)
+    await ctx.map("key", 7, double)
+    await ctx.map("key", [1], double, concurrency="all")
+    await ctx.step("key", double, "text")
+    await ctx.step("key", double, 1, upgrade="text")
 """
 
 
