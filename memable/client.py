@@ -240,7 +240,14 @@ class Client:
 
     @overload
     async def signal(
-        self, workflow: Workflow[Any, O], id: str, point: SuspendPoint[T], payload: T, *, signal_id: str | None = None
+        self,
+        workflow: Workflow[Any, O],
+        id: str,
+        point: SuspendPoint[T],
+        payload: T,
+        *,
+        buffer: bool = False,
+        signal_id: str | None = None,
     ) -> Invocation[O]: ...
     @overload
     async def signal(
@@ -250,11 +257,19 @@ class Client:
         point: SuspendPoint[None] | str,
         payload: Any = None,
         *,
+        buffer: bool = False,
         signal_id: str | None = None,
     ) -> Invocation[O]: ...
     @overload
     async def signal(
-        self, workflow: str, id: str, point: SuspendPoint[T], payload: T, *, signal_id: str | None = None
+        self,
+        workflow: str,
+        id: str,
+        point: SuspendPoint[T],
+        payload: T,
+        *,
+        buffer: bool = False,
+        signal_id: str | None = None,
     ) -> Invocation[Any]: ...
     @overload
     async def signal(
@@ -264,6 +279,7 @@ class Client:
         point: SuspendPoint[None] | str,
         payload: Any = None,
         *,
+        buffer: bool = False,
         signal_id: str | None = None,
     ) -> Invocation[Any]: ...
 
@@ -274,6 +290,7 @@ class Client:
         point: SuspendPoint[Any] | str,
         payload: Any = None,
         *,
+        buffer: bool = False,
         signal_id: str | None = None,
     ) -> Invocation[Any]:
         """Complete a point at which the instance waits, and queue its run: both, or neither.
@@ -282,9 +299,14 @@ class Client:
         point has seen is answered with success, without a second effect; so a call whose outcome is not known can be
         repeated. A timer's key completes the timer early.
 
-        `SignalRejected` with the reason if the point is not reached, the instance is terminal, or there is none;
-        `TypeMismatch` for a payload of another type than the point declares, and the point stays open; `InvalidKey`,
-        `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
+        With `buffer=True` a signal to a point that is not reached yet is kept for it, and completes it as soon as the
+        instance comes there. One is kept for a key; a second is `SignalSuperseded`. A payload of another type than the
+        point will declare is not known to be one before: then `suspend` raises `TypeMismatch`, and when that has
+        failed the instance, `resume` waits anew.
+
+        `SignalRejected` with the reason if the point is not reached (and `buffer` is false), the instance is terminal,
+        or there is none; `TypeMismatch` for a payload of another type than the point declares, and the point stays
+        open; `InvalidKey`, `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
         """
         name = _name_of(workflow)
         check_existing_id("instance id", id)
@@ -292,7 +314,7 @@ class Client:
         token = new_token() if signal_id is None else check_name("signal id", signal_id)
         online = self._require_started()
         sent = encode_payload(self._codec, point, payload, f"signal {key!r} to {name}/{id}")
-        await online.store.signal(online.store.keys.of(name, id), key, token, sent)
+        await online.store.signal(online.store.keys.of(name, id), key, token, sent, keeps=buffer)
         return self._handle(workflow, id)
 
     @overload

@@ -87,17 +87,26 @@ class Invocation(Generic[O_co]):
         return self._client.subscribe(self.workflow_name, self.instance_id)
 
     @overload
-    async def signal(self, point: SuspendPoint[T], payload: T, *, signal_id: str | None = None) -> None: ...
+    async def signal(
+        self, point: SuspendPoint[T], payload: T, *, buffer: bool = False, signal_id: str | None = None
+    ) -> None: ...
     @overload
     async def signal(
-        self, point: SuspendPoint[None] | str, payload: Any = None, *, signal_id: str | None = None
+        self,
+        point: SuspendPoint[None] | str,
+        payload: Any = None,
+        *,
+        buffer: bool = False,
+        signal_id: str | None = None,
     ) -> None: ...
 
     async def signal(
-        self, point: SuspendPoint[Any] | str, payload: Any = None, *, signal_id: str | None = None
+        self, point: SuspendPoint[Any] | str, payload: Any = None, *, buffer: bool = False, signal_id: str | None = None
     ) -> None:
         """As `Client.signal`."""
-        await self._client.signal(self.workflow_name, self.instance_id, point, payload, signal_id=signal_id)
+        await self._client.signal(
+            self.workflow_name, self.instance_id, point, payload, buffer=buffer, signal_id=signal_id
+        )
 
     async def resume(self) -> None:
         """As `Client.resume`."""

@@ -7,6 +7,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 |--------------------------|---------|-------------------------------------------------------|------------------------|
 | `ns:{p}:instance:WF/ID`  | hash    | one instance (fields below)                           | retention, from end    |
 | `ns:{p}:steps:WF/ID`     | hash    | step key -> JSON record; `_…` what scripts must read  | retention, from end    |
+| `ns:{p}:inbox:WF/ID`     | hash    | what came before the instance waits for it (see below) | retention, from end    |
 | `ns:{p}:stream:WF`       | stream  | an entry (`i`: ID) per instance ready or running      | for ever; empty idle   |
 | `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms; `_delay` for a KEY     | while it has a member  |
 | `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
@@ -27,11 +28,14 @@ first), `lease`, `worker`, `control` (who runs it, and
 its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
 a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
 `news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
-(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `created_us`,
-`started_ms`, `completed_ms`.
+(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
+had one), `created_us`, `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
 `_by:KEY` (what completed it: `timer`, its deadline, or `signal` and its id).
+
+Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
+one a line).
 """
 
 from __future__ import annotations
@@ -123,6 +127,10 @@ class InstanceKeys:
     @property
     def expiry(self) -> str:
         return self.partition.expiry
+
+    @property
+    def inbox(self) -> str:
+        return f"{self.partition.prefix}inbox:{self.name}"
 
     @property
     def events(self) -> str:

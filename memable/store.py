@@ -117,7 +117,12 @@ def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", fo
         case Answer.TERMINAL:
             return SignalRejected(workflow, instance_id, key, f"the instance is {detail}")
         case Answer.NOT_REACHED:
-            return SignalRejected(workflow, instance_id, key, "the instance does not wait at this point")
+            return SignalRejected(
+                workflow,
+                instance_id,
+                key,
+                "the instance does not wait at this point (with buffer=True the signal is kept until it does)",
+            )
         case Answer.CONFLICT:
             return SignalRejected(workflow, instance_id, key, "this key is a step, not a point to wait at")
         case Answer.SUPERSEDED:
@@ -170,6 +175,7 @@ class Store:
         arguments = _INVOKE.bind(
             instance=keys.instance,
             steps=keys.steps,
+            inbox=keys.inbox,
             stream=keys.stream,
             timers=keys.timers,
             queued=keys.index(Status.QUEUED),
@@ -187,15 +193,22 @@ class Store:
         )
         return self.connection.call(_INVOKE, arguments)
 
-    async def signal(self, keys: InstanceKeys, key: str, signal_id: str, payload: Payload) -> None:
-        """Complete an open point; `SignalRejected`, `SignalSuperseded` or `TypeMismatch` if that is not possible."""
+    async def signal(
+        self, keys: InstanceKeys, key: str, signal_id: str, payload: Payload, *, keeps: bool = False
+    ) -> None:
+        """Complete an open point; `SignalRejected`, `SignalSuperseded` or `TypeMismatch` if that is not possible.
+
+        `keeps`: for a point that is not reached yet, keep the signal until it is.
+        """
         draft = Draft.completed(StepKind.SIGNAL, payload.tag, payload.json)
         answer, *detail = await self.connection.call(
             _SIGNAL,
             _SIGNAL.bind(
                 **self._waking(keys),
+                inbox=keys.inbox,
                 key=key,
                 signal_id=signal_id,
+                keeps=int(keeps),
                 tag=payload.tag,
                 json_type=payload.json_type,
                 head=draft.head,
@@ -214,6 +227,7 @@ class Store:
             _RESUME.bind(
                 instance=keys.instance,
                 steps=keys.steps,
+                inbox=keys.inbox,
                 stream=keys.stream,
                 expiry=keys.expiry,
                 queued=keys.index(Status.QUEUED),
@@ -299,6 +313,7 @@ class Store:
                 instance=keys.instance,
                 steps=keys.steps,
                 timers=keys.timers,
+                inbox=keys.inbox,
                 name=keys.name,
                 lease=held.lease,
                 known="\n".join(held.known),
@@ -321,6 +336,7 @@ class Store:
                 steps=keys.steps,
                 stream=keys.stream,
                 timers=keys.timers,
+                inbox=keys.inbox,
                 running=keys.index(Status.RUNNING),
                 suspended=keys.index(Status.SUSPENDED),
                 id=keys.instance_id,
@@ -347,6 +363,7 @@ class Store:
                 steps=keys.steps,
                 stream=keys.stream,
                 timers=keys.timers,
+                inbox=keys.inbox,
                 running=keys.index(Status.RUNNING),
                 final=keys.index(outcome.status),
                 expiry=keys.expiry,
@@ -490,6 +507,7 @@ class Store:
                     steps=keys.steps,
                     stream=keys.stream,
                     timers=keys.timers,
+                    inbox=keys.inbox,
                     running=keys.index(Status.RUNNING),
                     queued=keys.index(Status.QUEUED),
                     failed=keys.index(Status.FAILED),

@@ -66,13 +66,17 @@ def invoke(
 @click.argument("id")
 @click.argument("key")
 @click.argument("payload", metavar="[PAYLOAD_JSON]", required=False, callback=json_value)
+@click.option("--buffer", is_flag=True, help="Keep the signal for a point that is not reached yet.")
 @click.option("--signal-id", metavar="ID", help="Names this signal: sent again, it is a success without an effect.")
 @takes_target
-def signal(target: Target, *, workflow: str, id: str, key: str, payload: Any, signal_id: str | None) -> int:
+def signal(
+    target: Target, *, workflow: str, id: str, key: str, payload: Any, buffer: bool, signal_id: str | None
+) -> int:
     """Complete the point KEY at which the instance waits, with PAYLOAD_JSON ('-' reads it from stdin)."""
 
     async def act(client: Client) -> int:
-        await client.signal(workflow, id, key, None if payload is MISSING else payload, signal_id=signal_id)
+        value = None if payload is MISSING else payload
+        await client.signal(workflow, id, key, value, buffer=buffer, signal_id=signal_id)
         if target.as_json:
             print_json({"workflow": workflow, "instance_id": id, "key": key, "accepted": True})
         else:

@@ -4,6 +4,7 @@
 -- KEYS  steps     hash    open points are withdrawn
 -- KEYS  stream    stream  the entry goes
 -- KEYS  timers    zset    those of open points go
+-- KEYS  inbox     hash    what is unread in it expires
 -- KEYS  running   zset    from
 -- KEYS  final     zset    to
 -- KEYS  expiry    zset    when retention ends
@@ -14,8 +15,8 @@ local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
 come_to_end({
-  instance = instance, steps = steps, stream = stream, timers = timers, from = running, final = final, expiry = expiry,
-  id = id, name = name, events = events,
+  instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox,
+  from = running, final = final, expiry = expiry, id = id, name = name, events = events,
 }, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
   retention_ms = retention_ms, by = lease,

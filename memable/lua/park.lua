@@ -1,19 +1,20 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, timers, points, open, turn, knowledge
+-- USES  time, state, timers, points, inbox, open, turn, knowledge
 -- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
+-- KEYS  inbox      hash    what came before its point was opened goes to it
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
 -- ARGV  id, name, lease, known, entry, message, events, turn, wake, withdrawn_count, withdrawn_and_points...
 -- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way. One that goes on: by `turn`, as `open`
-local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version', 'turn')
+local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version', 'turn', 'inbox')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
 local repeated = is_repeated(turn, held[5])
-local here = {instance = instance, steps = steps, timers = timers, name = name}
+local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, has_inbox = held[6], name = name}
 local points, has_withdrawn = take_withdrawn(here, tonumber(withdrawn_count), withdrawn_and_points, repeated)
 local satisfied, has_opened = open_points(here, wake, points, repeated)
 if #satisfied > 1 then

@@ -4,6 +4,7 @@
 -- KEYS  steps     hash    open points of a failed one are withdrawn
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  timers    zset    those of a failed one go
+-- KEYS  inbox     hash    what is unread in it expires
 -- KEYS  running   zset    from
 -- KEYS  queued    zset    to
 -- KEYS  failed    zset    or to
@@ -29,8 +30,8 @@ local recoveries = redis.call('HINCRBY', instance, 'recoveries', 1)
 -- in company it may have been a neighbour that took the worker down: nobody is failed for another
 if known[3] == '1' and recoveries >= tonumber(max_recoveries) then
   come_to_end({
-    instance = instance, steps = steps, stream = stream, timers = timers, from = running, final = failed, expiry = expiry,
-    id = id, name = name, events = events,
+    instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox,
+    from = running, final = failed, expiry = expiry, id = id, name = name, events = events,
   }, {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
   return TERMINAL
 end

@@ -2,6 +2,7 @@
 -- USES  time, state
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys go, and the expiry
+-- KEYS  inbox      hash    its expiry goes
 -- KEYS  stream     stream  its entry
 -- KEYS  expiry     zset    its place goes
 -- KEYS  queued     zset    to
@@ -24,6 +25,7 @@ end
 redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', 'recoveries')
 redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
+redis.call('PERSIST', inbox)
 redis.call('ZREM', expiry, name)
 -- others may resume before a retry comes. Tokens are of one length, one a line, the newest first
 local tokens = known[2] and token .. '\n' .. known[2] or token

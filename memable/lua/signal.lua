@@ -1,22 +1,32 @@
--- signal: complete an open point, and queue or tell the instance.
--- USES  time, state, timers, points
--- KEYS  instance   hash    status, news
+-- signal: complete an open point, and queue or tell the instance; or keep the signal until its point is opened.
+-- USES  time, state, timers, points, inbox
+-- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record, and who completed it
 -- KEYS  stream     stream  the entry of an instance that was suspended
 -- KEYS  timers     zset    the point's deadline goes
+-- KEYS  inbox      hash    a signal that is kept
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
--- ARGV  id, name, key, signal_id, tag, json_type, head, tail, timer_head, timer_tail, events
--- RETURNS  DONE completed by this signal | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
+-- ARGV  id, name, key, signal_id, keeps, tag, json_type, head, tail, timer_head, timer_tail, events
+-- RETURNS  DONE completed by this signal, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
 -- RETRY  by `signal_id`, generated when the caller gives none: DONE
-local status = redis.call('HGET', instance, 'status')
+local held = redis.call('HMGET', instance, 'status', 'inbox')
+local status = held[1]
 if not status then return {UNKNOWN} end
 local by, this = redis.call('HGET', steps, '_by:' .. key), 'signal ' .. signal_id
 if by then return {by == this and DONE or SUPERSEDED} end
+local kept = held[2] and kept_signal(inbox, key)
+if kept and kept.id == signal_id then return {DONE} end
 if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
+if kept then return {SUPERSEDED} end
 local point = open_point(steps, key)
-if not point then return {redis.call('HEXISTS', steps, key) == 1 and CONFLICT or NOT_REACHED} end
-if point.kind ~= 'signal' and point.kind ~= 'timer' then return {CONFLICT} end
+if not point then
+  if redis.call('HEXISTS', steps, key) == 1 then return {CONFLICT} end
+  if keeps == '0' then return {NOT_REACHED} end
+  keep_signal(instance, inbox, key, signal_id, head, tail)
+  return {DONE}
+end
+if not TAKES_SIGNALS[point.kind] then return {CONFLICT} end
 -- `accepts` is `TAG|TYPE,TYPE` or `TAG|*`: a sender that names a type must name this one, any other must send one of these JSON
 -- types
 local declared, types = string.match(point.accepts, '^(.*)|(.*)$')

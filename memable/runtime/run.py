@@ -320,7 +320,10 @@ class Run:
         subject = f"the record of {what} {key!r} of {self.name}"
         try:
             return codec.decode(record.result, subject, UPGRADE if kind is StepKind.STEP else RENEW_KEY)
-        except (TypeMismatch, SerializationError):
+        except (TypeMismatch, SerializationError) as error:
+            # of a signal that was kept nobody knew what type it should have: a resume waits for another
+            if kind is StepKind.SIGNAL:
+                self._failures.append((error, key))
             if upgrade is None:
                 raise
         # through the codec, as every value that is handed back

@@ -2,7 +2,8 @@
 
 `await ctx.suspend(point)` waits until somebody sends a signal: a person who approves, a webhook that arrives. A
 `SuspendPoint` is the key and the type of the payload, shared by both sides. While an instance waits, no task of it
-is in memory; it may wait for months, and any worker goes on with it. A signal is never lost and never doubled.
+is in memory; it may wait for months, and any worker goes on with it. A signal is never lost and never doubled. One
+that comes before the instance waits for it is rejected, or with `buffer=True` kept until it does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from memable import (
     StepConflict,
     StepFailed,
     StepKind,
+    StepState,
     SuspendPoint,
     TypeMismatch,
     Workflow,
@@ -324,6 +326,99 @@ async def test_a_signal_with_an_id_may_be_sent_again(start: Start) -> None:
         await instance.signal(APPROVAL, True, signal_id="click 1")
         with pytest.raises(SignalSuperseded):
             await instance.signal(APPROVAL, True, signal_id="click 2")
+
+
+# ── signals that come too early ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_signal_can_be_kept_until_its_point_is_reached(start: Start) -> None:
+    app = App()
+
+    @app.workflow("stages")
+    async def stages(ctx: Context) -> list[str]:
+        return [await ctx.suspend("now"), await ctx.suspend("later")]
+
+    async with start(app) as engine:
+        instance = await engine.invoke(stages, id="1")
+        await instance.wait()
+        await instance.signal("later", "early", buffer=True)
+        assert str(await instance.wait()) == "suspended: now"
+        await instance.signal("now", "in time", buffer=True)  # it is waited for: nothing is kept
+        assert await instance.result() == ["in time", "early"]
+        _, later = await engine.steps(stages, "1")
+        assert (later.kind, later.state, later.result) == (StepKind.SIGNAL, StepState.COMPLETED, "early")
+
+
+async def test_of_two_signals_that_come_too_early_the_first_is_kept(start: Start) -> None:
+    app, workflow = approving()
+    async with start(App()) as engine:  # nobody runs it yet
+        instance = await engine.invoke(workflow, id="42")
+        await instance.signal(APPROVAL, True, buffer=True, signal_id="click 1")
+        for buffer in (True, False):
+            with pytest.raises(SignalSuperseded):
+                await instance.signal(APPROVAL, False, buffer=buffer, signal_id="click 2")
+            await instance.signal(APPROVAL, False, buffer=buffer, signal_id="click 1")  # sent again: no second effect
+    async with start(app) as engine:
+        assert await engine.get(workflow, "42").result() is True
+        with pytest.raises(SignalSuperseded):
+            await engine.signal(workflow, "42", APPROVAL, False, buffer=True)
+
+
+async def test_a_kept_signal_is_in_time_for_any_timeout(start: Start) -> None:
+    app = App()
+
+    @app.workflow("impatient")
+    async def impatient(ctx: Context) -> bool:
+        return await ctx.suspend(APPROVAL, timeout=0)
+
+    async with start(App()) as engine:
+        await (await engine.invoke(impatient, id="1")).signal(APPROVAL, True, buffer=True)
+    async with start(app) as engine:
+        assert await engine.get(impatient, "1").result() is True
+
+
+async def test_a_signal_that_comes_while_its_point_is_opened_is_not_lost(start: Start) -> None:
+    app, workflow = approving()
+
+    async with start(app) as engine:
+
+        async def at_some_time(number: int) -> bool:
+            instance = await engine.invoke(workflow, id=str(number))
+            await asyncio.sleep(number / 4000)
+            await instance.signal(APPROVAL, number % 2 == 0, buffer=True)
+            return await instance.result()
+
+        assert await asyncio.gather(*map(at_some_time, range(40))) == [True, False] * 20
+
+
+async def test_a_payload_that_was_kept_and_does_not_fit_fails_the_wait_and_a_resume_waits_anew(start: Start) -> None:
+    """What type the point will declare is not known before; the sender was told that the signal is accepted."""
+    app, workflow = approving()
+    async with start(App()) as engine:
+        await (await engine.invoke(workflow, id="42")).signal("approval:v1", "yes", buffer=True)
+    async with start(app) as engine:
+        instance = engine.get(workflow, "42")
+        with pytest.raises(WorkflowFailed, match=r"TypeMismatch: .*suspend point 'approval:v1' .*: type mismatch"):
+            await instance.result()
+        await instance.resume()
+        assert str(await instance.wait()) == "suspended: approval:v1"
+        await instance.signal(APPROVAL, True)
+        assert await instance.result() is True
+
+
+async def test_what_can_never_be_read_is_rejected_also_when_it_may_be_kept(start: Start) -> None:
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", str)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(order, id="1")
+        await instance.result()
+        for id, reason in (("1", "the instance is completed"), ("2", "there is no such instance")):
+            with pytest.raises(SignalRejected, match=reason):
+                await engine.signal(order, id, "approval", buffer=True)
 
 
 # ── a key keeps its kind ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -172,6 +172,7 @@ async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acl
 
     (await acli("signal", "ask", "a", "answer:v1", '"yes"')).is_refused("type mismatch: expected bool, found string")
     (await acli("signal", "ask", "a", "other:v1", "true")).is_refused("signal 'other:v1' to ask/a rejected")
+    assert await acli("signal", "ask", "a", "later:v1", "true", "--buffer") == (0, "ask/a got later:v1\n", "")
     assert await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s") == (0, "ask/a got answer:v1\n", "")
     sent_again = await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s", "--json")
     assert sent_again.document == {"workflow": "ask", "instance_id": "a", "key": "answer:v1", "accepted": True}

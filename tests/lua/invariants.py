@@ -53,6 +53,7 @@ _KNOWN = frozenset(
         "resumed_by",
         "news",
         "failed_keys",
+        "inbox",
         "attempt",
         "recoveries",
         "alone",
@@ -200,6 +201,7 @@ class _Part:
         return {
             *(k.instance for k in each),
             *(k.steps for k in each),
+            *(k.inbox for k in each),
             *(partition.stream(workflow) for workflow in self.workflows),
             *(partition.index(workflow, status) for workflow in self.workflows for status in Status),
             partition.timers,
@@ -263,6 +265,7 @@ class _Part:
             yield "listed with another time than that of its creation"
         yield from self._of_delay(keys, fields, status)
         yield from self._of_points(keys, fields)
+        yield from self._of_inbox(keys, fields)
         yield from self._of_end(keys, fields, status)
 
     def _of_delay(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
@@ -295,8 +298,20 @@ class _Part:
                 if record.state is not ended or record.kind is StepKind.STEP:
                     yield f"{name} is {by}, and the record is {record.raw!r}"
 
+    def _of_inbox(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
+        inbox, steps = self.scene.hashes.get(keys.inbox, {}), self._steps(keys)
+        if inbox and fields.get("inbox") != "1":
+            yield "has an inbox, and does not know of it"
+        for key in (name.removeprefix("signal:") for name in inbox if name.startswith("signal:")):
+            if f"_open:{key}" in steps or f"_by:{key}" in steps:
+                yield f"a signal to {key} is kept, and the point is open or completed"
+
     def _of_end(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
-        expires = [self.scene.expires_ms.get(name) for name in (keys.instance, keys.steps) if name in self.scene.hashes]
+        expires = [
+            self.scene.expires_ms.get(name)
+            for name in (keys.instance, keys.steps, keys.inbox)
+            if name in self.scene.hashes
+        ]
         expected = self.expiry.get(keys.name) if status.is_terminal else None
         if (expected is None) == status.is_terminal:
             yield f"{status}, and its place among those that expire is {expected}"

@@ -53,6 +53,8 @@ class Instance:
     by: dict[str, str] = field(default_factory=dict)
     delay: bool | None = None
     """Whether the time has come at which it is to begin; nothing once it has begun."""
+    kept: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    """Signals that came before their point was open: id and payload."""
 
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
@@ -90,6 +92,10 @@ class Instance:
         for point in points:
             if point.key in self.open:
                 continue
+            if point.key not in self.records and point.key in self.kept:
+                signal_id, json = self.kept.pop(point.key)
+                self.records[point.key] = (point.kind, b"null" if point.kind is StepKind.TIMER else json)
+                self.by[point.key] = f"signal {signal_id}"
             if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
                 self.records[point.key] = (point.kind, _late(point.kind))
                 self.by[point.key] = "timer"
@@ -213,17 +219,27 @@ class Model:
         instance.change(Status.QUEUED)
         return Answer.DONE
 
-    def signal(self, name: str, key: str, signal_id: str, json_type: str, json: bytes) -> Answer:
+    def signal(self, name: str, key: str, signal_id: str, json_type: str, json: bytes, *, keeps: bool) -> Answer:
         instance = self.instances.get(name)
         if instance is None:
             return Answer.UNKNOWN
         by = f"signal {signal_id}"
         if key in instance.by:
             return Answer.DONE if instance.by[key] == by else Answer.SUPERSEDED
+        kept, _ = instance.kept.get(key, (None, b""))
+        if kept == signal_id:
+            return Answer.DONE
         if instance.status.is_terminal:
             return Answer.TERMINAL
+        if kept is not None:
+            return Answer.SUPERSEDED
+        if key in instance.records:
+            return Answer.CONFLICT
         if key not in instance.open:
-            return Answer.CONFLICT if key in instance.records else Answer.NOT_REACHED
+            if not keeps:
+                return Answer.NOT_REACHED
+            instance.kept[key] = (signal_id, json)
+            return Answer.DONE
         is_timer = instance.open[key] is StepKind.TIMER
         if json_type != ("null" if is_timer else "boolean"):
             return Answer.MISMATCH
@@ -277,6 +293,8 @@ class Model:
             if instance.entry is None:
                 instance.entry = fields.get("entry")
             assert _shown(fields, steps) == _expected(instance, fields["message"])
+            inbox = scene.hashes.get(keys.inbox, {})
+            assert {name.removeprefix("signal:"): _kept(raw) for name, raw in inbox.items()} == instance.kept
             timers = scene.zsets.get(keys.timers, {})
             delays = set() if instance.delay is None else {DELAY_KEY}
             assert {
@@ -286,6 +304,13 @@ class Model:
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
 _TOKENS = ("lease", "worker", "rested_by", "entry")
+
+
+def _kept(raw: str) -> tuple[str, bytes]:
+    signal_id, head, tail = raw.split("\n")
+    result = Record((head + tail).encode()).result
+    assert result is not None
+    return signal_id, result
 
 
 def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:

@@ -274,7 +274,7 @@ class Stage:
         for status in Status:
             await self.command("ZREM", keys.index(status), keys.instance_id)
         await self.command("ZREM", keys.expiry, keys.name)
-        await self.command("DEL", keys.instance, keys.steps)
+        await self.command("DEL", keys.instance, keys.steps, keys.inbox)
 
     async def claimed_by_another(self, keys: InstanceKeys, worker: str = "w2") -> Held:
         """Bring an instance that exists into the hands of another run, from wherever it is."""

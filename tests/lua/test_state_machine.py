@@ -169,17 +169,20 @@ class StoreMachine(RuleBasedStateMachine):
         key=keys_of_points,
         signal_id=st.sampled_from(["s1", "s2", "timer"]),
         fits=st.sampled_from([True, True, True, False]),
+        keeps=st.booleans(),
         is_answered=st.booleans(),
     )
-    def signal(self, instance_id: str, key: str, signal_id: str, fits: bool, is_answered: bool) -> None:
+    def signal(
+        self, instance_id: str, key: str, signal_id: str, fits: bool, is_answered: bool, keeps: bool = False
+    ) -> None:
         keys = self.of(instance_id)
         instance = self.model.instances.get(keys.name)
         is_timer = instance is not None and instance.open.get(key) is StepKind.TIMER
         json_type = "null" if is_timer is fits else "boolean"
         json = b"true" if json_type == "boolean" else b"null"
         self.make(
-            lambda: self.store.signal(keys, key, signal_id, Payload("", json_type, json)),
-            lambda: self.model.signal(keys.name, key, signal_id, json_type, json),
+            lambda: self.store.signal(keys, key, signal_id, Payload("", json_type, json), keeps=keeps),
+            lambda: self.model.signal(keys.name, key, signal_id, json_type, json, keeps=keeps),
             is_answered=is_answered,
         )
 

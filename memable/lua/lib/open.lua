@@ -14,11 +14,20 @@ local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
   redis.call('HSET', here.instance, 'waiting', waiting and (waiting .. '\n' .. key) or key)
 end
 
--- opens one point of `points`, which is neither open nor completed; or nothing but a record, which is returned, if its deadline
--- is past already
+-- opens one point of `points`, which is neither open nor completed; or nothing but a record, which is returned, if what it waits
+-- for is in the inbox, or its deadline is past already
 local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, at_ms, elapsed_ms, late_head, late_tail)
   local now = now_ms()
   local started = now - tonumber(elapsed_ms)
+  -- before the deadline: its sender was told that it is accepted
+  local kept = here.has_inbox and TAKES_SIGNALS[kind] and kept_signal(here.inbox, key)
+  if kept then
+    if kind == 'timer' then kept.head, kept.tail = late_head, late_tail end
+    local record = timed(kept.head, started, now, kept.tail)
+    redis.call('HSET', here.steps, key, record, '_by:' .. key, 'signal ' .. kept.id)
+    redis.call('HDEL', here.inbox, 'signal:' .. key)
+    return record
+  end
   local due_ms = due_at(started, after_ms, at_ms)
   if due_ms and due_ms <= now then
     local record = timed(late_head, started, now, late_tail)
@@ -28,8 +37,8 @@ local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, 
   write_open(here, wake, key, kind, head, accepts, started, due_ms)
 end
 
--- returns DONE, key, record, key, record … of the points that are completed already: by a signal that came meanwhile, or by a
--- deadline that is past; and whether any was opened. A point that is open already keeps its first deadline; a repeated call
+-- returns DONE, key, record, key, record … of the points that are completed already: by a signal that came meanwhile or
+-- before, or by a deadline that is past; and whether any was opened. A point that is open already keeps its first deadline; a repeated call
 -- opens none.
 local function open_points(here, wake, points, repeated)
   local satisfied, has_opened = {DONE}, false

@@ -2,6 +2,9 @@
 -- scripts must know of it under `_open:KEY`, a line in the instance's `waiting`, and a member in `timers` if it has a deadline.
 -- `here` names what all of this is in: {instance =, steps =, timers =, name =}, keys and the instance's name.
 
+-- kinds of points that a signal completes: a timer's, too, before its time
+local TAKES_SIGNALS = {signal = true, timer = true}
+
 local function forget_waiting(instance, key)
   local rest = {}
   for line in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do

@@ -1,5 +1,5 @@
 -- The end of an instance, whoever makes it: points, timers, entry and lease go, the outcome stays for the retention.
--- `at`: what the script was given: instance, steps, stream, timers, expiry; `from`, `final` (indexes); id, name, events.
+-- `at`: what the script was given: instance, steps, stream, timers, inbox, expiry; `from`, `final` (indexes); id, name, events.
 -- `ended`: status, message, retention_ms; field and value (output or error, if there is one); failed_keys (if any); `by`, the
 -- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused.
 
@@ -7,7 +7,7 @@ local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
-    'deadline_ms', 'due')
+    'deadline_ms', 'due', 'inbox')
   withdraw_all(at, known[4])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
@@ -24,5 +24,5 @@ local function come_to_end(at, ended)
   redis.call('ZADD', at.expiry, expires_ms, at.name)
   set_state(at.instance, known[3], ended.status, ended.message, at.events, facts, nil, ended.field, ended.value)
   -- every key of the instance; `resume` takes it back
-  for _, key in ipairs({at.instance, at.steps}) do redis.call('PEXPIREAT', key, expires_ms) end
+  for _, key in ipairs({at.instance, at.steps, known[9] and at.inbox or nil}) do redis.call('PEXPIREAT', key, expires_ms) end
 end
