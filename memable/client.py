@@ -16,7 +16,7 @@ from memable.entering import enter
 from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound
 from memable.inputs import MISSING, encode_input, encode_payload
 from memable.invocation import Invocation
-from memable.keys import InstanceKeys, check_existing_id, check_key, check_name
+from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
 from memable.listing import Listing
 from memable.moments import Due
 from memable.pubsub import Subscriptions
@@ -25,7 +25,7 @@ from memable.retry import Duration
 from memable.state import Page, Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store, new_token
 from memable.watching import Watcher
-from memable.workflow import App, SuspendPoint, Workflow
+from memable.workflow import App, SuspendPoint, Workflow, key_of
 
 if TYPE_CHECKING:
     from memable.settings import Settings
@@ -310,7 +310,7 @@ class Client:
         """
         name = _name_of(workflow)
         check_existing_id("instance id", id)
-        key = check_key("suspend point", point.key if isinstance(point, SuspendPoint) else point)
+        key = check_key("suspend point", key_of(point))
         token = new_token() if signal_id is None else check_name("signal id", signal_id)
         online = self._require_started()
         sent = encode_payload(self._codec, point, payload, f"signal {key!r} to {name}/{id}")
@@ -318,19 +318,46 @@ class Client:
         return self._handle(workflow, id)
 
     @overload
-    async def resume(self, workflow: Workflow[Any, O], id: str) -> Invocation[O]: ...
+    async def resume(
+        self, workflow: Workflow[Any, O], id: str, *, rerun: Iterable[SuspendPoint[Any] | str] = ()
+    ) -> Invocation[O]: ...
     @overload
-    async def resume(self, workflow: str, id: str) -> Invocation[Any]: ...
+    async def resume(
+        self, workflow: str, id: str, *, rerun: Iterable[SuspendPoint[Any] | str] = ()
+    ) -> Invocation[Any]: ...
 
-    async def resume(self, workflow: AnyWorkflow, id: str) -> Invocation[Any]:
+    async def resume(
+        self, workflow: AnyWorkflow, id: str, *, rerun: Iterable[SuspendPoint[Any] | str] = ()
+    ) -> Invocation[Any]:
         """Run an instance at rest again; finished steps stay, a failed one gets a fresh attempt at what failed it.
 
         A suspended one comes back to rest as suspended, its deadlines unchanged. One that is queued or running is
-        joined. `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`.
+        joined.
+
+        The records of the keys in `rerun` are dropped, all of them or none: those steps are called again, those waits
+        wait anew, their deadlines counted from then. Records of later steps stay: name those, too, that depend on what
+        the step returns. That needs an instance at rest: `InstanceBusy`. `RecordNotFound`, and nothing is done, if a
+        key has no record.
+
+        `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`.
+        """
+        if isinstance(rerun, str):
+            raise TypeError(f"rerun takes a list of keys, not one: [{rerun!r}]")
+        dropped = {check_existing_key("key to rerun", key_of(each)): None for each in rerun}
+        keys = self._find(workflow, id)
+        await self._require_started().store.resume(keys, new_token(), list(dropped))
+        return self._handle(workflow, id)
+
+    async def delete(self, workflow: AnyWorkflow, id: str) -> None:
+        """Forget an instance that has ended, now: its result, its steps, its place in listings. The id is free again.
+
+        What was invoked under the same id meanwhile is left alone. `InstanceBusy` for one that has not ended: `cancel`
+        it first. `InstanceNotFound` if there is none, also when it was deleted before; `InvalidKey`, `StorageError`,
+        `NotStarted`.
         """
         keys = self._find(workflow, id)
-        await self._require_started().store.resume(keys, new_token())
-        return self._handle(workflow, id)
+        online = self._online()
+        await online.store.delete(keys, await online.reader.life(keys))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -4,7 +4,8 @@ MemableError
 ├── NotStarted                the engine or client is not running
 ├── WorkflowNotFound          nobody has announced this workflow
 ├── InstanceNotFound          no such instance
-├── InstanceBusy              the instance is not at rest
+├── InstanceBusy              the instance is not at rest, or has not ended
+├── RecordNotFound            the instance has no record under this key
 ├── InvalidKey                a name, key or id that cannot be one
 ├── InputConflict             the id is taken by an instance with another input
 ├── InputMissing              the workflow takes an input and got none
@@ -33,6 +34,8 @@ Messages name the workflow, the instance and the key concerned, and are written 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 _LONGEST_TEXT = 10_000
 
@@ -83,11 +86,20 @@ class InstanceNotFound(MemableError):
 
 
 class InstanceBusy(MemableError):
-    """The call needs an instance at rest, and this one is not."""
+    """The call needs an instance at rest, or one that has ended, and this one is not."""
 
-    def __init__(self, workflow: str, instance_id: str, status: str) -> None:
-        super().__init__(f"instance {workflow}/{instance_id} is {status}: wait for it to come to rest, or cancel it")
+    def __init__(self, workflow: str, instance_id: str, status: str, *, awaited: str = "come to rest") -> None:
+        super().__init__(f"instance {workflow}/{instance_id} is {status}: wait for it to {awaited}, or cancel it")
         self.workflow, self.instance_id, self.status = workflow, instance_id, status
+
+
+class RecordNotFound(MemableError):
+    """The instance has recorded nothing under these keys, so that there is nothing to drop, or to begin before."""
+
+    def __init__(self, workflow: str, instance_id: str, keys: Sequence[str]) -> None:
+        shown = " or ".join(map(repr, keys))
+        super().__init__(f"instance {workflow}/{instance_id} has no record under {shown}: client.steps() has its keys")
+        self.workflow, self.instance_id, self.keys = workflow, instance_id, tuple(keys)
 
 
 class InvalidKey(MemableError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from memable.codec import UNTYPED
@@ -108,9 +108,9 @@ class Invocation(Generic[O_co]):
             self.workflow_name, self.instance_id, point, payload, buffer=buffer, signal_id=signal_id
         )
 
-    async def resume(self) -> None:
+    async def resume(self, *, rerun: Iterable[SuspendPoint[Any] | str] = ()) -> None:
         """As `Client.resume`."""
-        await self._client.resume(self.workflow_name, self.instance_id)
+        await self._client.resume(self.workflow_name, self.instance_id, rerun=rerun)
 
     async def metadata(self) -> WorkflowMetadata | None:
         """As `Client.get_metadata`."""

@@ -96,6 +96,13 @@ def check_existing_id(label: str, value: object) -> str:
     return value
 
 
+def check_existing_key(label: str, value: object) -> str:
+    """`value`, if a record can stand under it: also one that memable made for an item of a `map`."""
+    if check_existing_id(label, value).startswith(INTERNAL_PREFIX):
+        raise InvalidKey(label, value)
+    return str(value)
+
+
 def check_namespace(value: str) -> str:
     """`value`, if it can be a namespace; else `InvalidKey`."""
     if not _NAMESPACE.fullmatch(value):

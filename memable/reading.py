@@ -104,6 +104,13 @@ class Reader:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
         return Seen(int(version), _state(status, message, _lines(waiting)), output, error)
 
+    async def life(self, keys: InstanceKeys) -> str:
+        """Which instance now has this id, to act on no other; `InstanceNotFound`."""
+        life = await self._command("HGET", keys.instance, "life")
+        if life is None:
+            raise InstanceNotFound(keys.workflow, keys.instance_id)
+        return str(life.decode())
+
     async def metadata(self, keys: InstanceKeys) -> WorkflowMetadata | None:
         """All that is known of the instance now; nothing if there is none."""
         found = await self.metadata_of([keys])

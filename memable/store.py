@@ -17,7 +17,9 @@ from memable.calls import AnyScript, Script
 from memable.codec import same_plain
 from memable.errors import (
     InputConflict,
+    InstanceBusy,
     InstanceNotFound,
+    RecordNotFound,
     SignalRejected,
     SignalSuperseded,
     StorageError,
@@ -68,7 +70,7 @@ _SIGNAL, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
     lua.later, ("signal", "resume", "fire_timer", "begin", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
-_PAGE, _RECONCILE = map(lua.later, ("page", "reconcile"))
+_PAGE, _RECONCILE, _DELETE = map(lua.later, ("page", "reconcile", "delete"))
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
@@ -220,15 +222,19 @@ class Store:
         if answer != Answer.DONE:
             raise _refuse(answer, keys, key, _text(detail[0]) if detail else "", payload.tag or payload.json_type)
 
-    async def resume(self, keys: InstanceKeys, token: str) -> None:
-        """Queue an instance at rest; one that is queued or running is joined. `InstanceNotFound`."""
-        answer = await self.connection.call(
+    async def resume(self, keys: InstanceKeys, token: str, rerun: Sequence[str] = ()) -> None:
+        """Queue an instance at rest, without the records of `rerun`; one that is queued or running is joined.
+
+        `InstanceNotFound`, `RecordNotFound`; `InstanceBusy` if there is something to rerun, and it cannot be joined.
+        """
+        answer, *detail = await self.connection.call(
             _RESUME,
             _RESUME.bind(
                 instance=keys.instance,
                 steps=keys.steps,
                 inbox=keys.inbox,
                 stream=keys.stream,
+                timers=keys.timers,
                 expiry=keys.expiry,
                 queued=keys.index(Status.QUEUED),
                 suspended=keys.index(Status.SUSPENDED),
@@ -239,10 +245,22 @@ class Store:
                 name=keys.name,
                 token=token,
                 events=keys.events,
+                rerun=rerun,
             ),
         )
+        if answer == Answer.BUSY:
+            raise InstanceBusy(keys.workflow, keys.instance_id, _text(detail[0]))
+        if answer == Answer.NO_RECORD:
+            raise RecordNotFound(keys.workflow, keys.instance_id, [_text(key) for key in detail])
         if answer < 0:
             raise _refuse(answer, keys)
+
+    async def delete(self, keys: InstanceKeys, life: str) -> None:
+        """Forget an instance that has ended, if it still is of this life; `InstanceBusy`."""
+        arguments = _DELETE.bind(**self._leaving(keys), steps=keys.steps, inbox=keys.inbox, life=life)
+        answer, *status = await self.connection.call(_DELETE, arguments)
+        if answer == Answer.BUSY:
+            raise InstanceBusy(keys.workflow, keys.instance_id, _text(status[0]), awaited="end")
 
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
         """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
@@ -528,18 +546,7 @@ class Store:
 
     async def forget(self, keys: InstanceKeys) -> bool:
         """Remove an instance whose retention is over from the listing; whether it is out of it."""
-        answer = await self.connection.call(
-            _FORGET,
-            _FORGET.bind(
-                instance=keys.instance,
-                expiry=keys.expiry,
-                completed=keys.index(Status.COMPLETED),
-                failed=keys.index(Status.FAILED),
-                cancelled=keys.index(Status.CANCELLED),
-                id=keys.instance_id,
-                name=keys.name,
-            ),
-        )
+        answer = await self.connection.call(_FORGET, _FORGET.bind(**self._leaving(keys)))
         return bool(answer == Answer.DONE)
 
     async def lead(self, partition: Partition, token: str, ttl_ms: int, *, is_new: bool = False) -> Lead:
@@ -595,6 +602,19 @@ class Store:
             "id": keys.instance_id,
             "name": keys.name,
             "events": keys.events,
+        }
+
+    @staticmethod
+    def _leaving(keys: InstanceKeys) -> dict[str, Any]:
+        """What every script that takes an instance out of the listing takes."""
+        return {
+            "instance": keys.instance,
+            "expiry": keys.expiry,
+            "completed": keys.index(Status.COMPLETED),
+            "failed": keys.index(Status.FAILED),
+            "cancelled": keys.index(Status.CANCELLED),
+            "id": keys.instance_id,
+            "name": keys.name,
         }
 
     @staticmethod

@@ -50,6 +50,11 @@ class SuspendPoint(Generic[T]):
         return f"SuspendPoint({self.key!r}, {getattr(self.type, '__name__', self.type)})"
 
 
+def key_of(point: SuspendPoint[Any] | str) -> str:
+    """The key of a point that is given as such or by its key."""
+    return point.key if isinstance(point, SuspendPoint) else point
+
+
 @dataclass(frozen=True, eq=False)
 class Workflow(Generic[I, O]):
     """A registered definition; `client.invoke(workflow, …)` knows its types. Made by an `App`."""

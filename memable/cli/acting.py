@@ -89,16 +89,35 @@ def signal(
 @click.command(short_help="Run an instance at rest again.")
 @click.argument("workflow")
 @click.argument("id")
+@click.option("--rerun", metavar="KEY", multiple=True, help="Drop the record of this key, to run it again; repeatable.")
 @takes_target
-def resume(target: Target, *, workflow: str, id: str) -> int:
+def resume(target: Target, *, workflow: str, id: str, rerun: tuple[str, ...]) -> int:
     """Run an instance at rest again: finished steps stay, a failed one gets a fresh attempt."""
 
     async def act(client: Client) -> int:
-        known = await _metadata(await client.resume(workflow, id))
+        known = await _metadata(await client.resume(workflow, id, rerun=rerun))
         if target.as_json:
             print_json(instance_document(known))
         else:
             click.echo(one_line(f"{workflow}/{id} {known.state}"))
+        return FINE
+
+    return target.run(act)
+
+
+@click.command(short_help="Forget an instance that has ended.")
+@click.argument("workflow")
+@click.argument("id")
+@takes_target
+def delete(target: Target, *, workflow: str, id: str) -> int:
+    """Forget an instance that has ended, with all that it recorded; its id is free again."""
+
+    async def act(client: Client) -> int:
+        await client.delete(workflow, id)
+        if target.as_json:
+            print_json({"workflow": workflow, "instance_id": id, "deleted": True})
+        else:
+            click.echo(f"{workflow}/{id} deleted")
         return FINE
 
     return target.run(act)

@@ -22,6 +22,7 @@ WRONG: Final = 2
 INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
+    "delete": "memable.cli.acting:delete",
     "demo": "memable.cli.demo:demo",
     "dev": "memable.cli.worker:dev",
     "invoke": "memable.cli.acting:invoke",

@@ -42,6 +42,8 @@ class Answer(IntEnum):
     NOT_REACHED = -7
     MISMATCH = -8
     FORGOTTEN = -9
+    BUSY = -10
+    NO_RECORD = -11
 
 
 Argument = bytes | str | int | float

@@ -1,5 +1,5 @@
 -- invoke: make an instance and queue it, unless its id is taken.
--- USES  time, state, timers, clock
+-- USES  time, state, timers, clock, listing
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes
 -- KEYS  inbox     hash    the same
@@ -35,8 +35,6 @@ redis.call('HSET', instance, 'status', 'queued', 'message', message, 'version', 
 -- unless that is one that frees memory
 redis.call('DEL', steps, inbox)
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
-if redis.call('ZREM', expiry, name) == 1 then
-  for _, index in ipairs({completed, failed, cancelled}) do redis.call('ZREM', index, id) end
-end
+leave_listing(expiry, name, id, {completed, failed, cancelled})
 redis.call('ZADD', queued, created_us, id)
 return {DONE}

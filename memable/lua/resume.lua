@@ -1,27 +1,41 @@
--- resume: run an instance at rest again, without the records of the failure that ended it.
--- USES  time, state
+-- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
+-- USES  time, state, timers, points
 -- KEYS  instance   hash    status; output, error and expiry go
--- KEYS  steps      hash    the records named in failed_keys go, and the expiry
+-- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes
 -- KEYS  stream     stream  its entry
+-- KEYS  timers     zset    those of open points named in rerun go
 -- KEYS  expiry     zset    its place goes
 -- KEYS  queued     zset    to
 -- KEYS  suspended  zset    from, this or one of the next
 -- KEYS  completed  zset
 -- KEYS  failed     zset
 -- KEYS  cancelled  zset
--- ARGV  id, name, token, events
--- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | UNKNOWN instance
+-- ARGV  id, name, token, events, rerun...
+-- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | BUSY status, and there is something to rerun | NO_RECORD the keys in rerun without a record | UNKNOWN instance
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
 local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
-if not known[1] then return UNKNOWN end
-if string.find(known[2] or '', token, 1, true) then return DONE end
-if not from then return ALREADY end
-for key in string.gmatch(known[3] or '', '[^\n]+') do
-  -- with who completed it: a point that opens again would answer every signal as superseded
-  redis.call('HDEL', steps, key, '_by:' .. key)
+if not known[1] then return {UNKNOWN} end
+if string.find(known[2] or '', token, 1, true) then return {DONE} end
+if not from then
+  if #rerun > 0 then return {BUSY, known[1]} end
+  return {ALREADY}
 end
+local missing = {NO_RECORD}
+for _, key in ipairs(rerun) do
+  if redis.call('HEXISTS', steps, key) == 0 then missing[#missing + 1] = key end
+end
+if #missing > 1 then return missing end
+
+local here = {instance = instance, steps = steps, timers = timers, name = name}
+local function drop(key)
+  -- with who completed it: a point that opens again would answer every signal as superseded
+  if not withdraw_point(here, key) then redis.call('HDEL', steps, key, '_by:' .. key) end
+end
+
+for key in string.gmatch(known[3] or '', '[^\n]+') do drop(key) end
+for _, key in ipairs(rerun) do drop(key) end
 redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', 'recoveries')
 redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
@@ -30,4 +44,4 @@ redis.call('ZREM', expiry, name)
 -- others may resume before a retry comes. Tokens are of one length, one a line, the newest first
 local tokens = known[2] and token .. '\n' .. known[2] or token
 queue(instance, stream, id, from, queued, events, {'resumed_by', string.sub(tokens, 1, 16 * (#token + 1) - 1)})
-return DONE
+return {DONE}

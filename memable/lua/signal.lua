@@ -1,5 +1,5 @@
 -- signal: complete an open point, and queue or tell the instance; or keep the signal until its point is opened.
--- USES  time, state, timers, points, inbox
+-- USES  time, state, status, timers, points, inbox
 -- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record, and who completed it
 -- KEYS  stream     stream  the entry of an instance that was suspended
@@ -17,7 +17,7 @@ local by, this = redis.call('HGET', steps, '_by:' .. key), 'signal ' .. signal_i
 if by then return {by == this and DONE or SUPERSEDED} end
 local kept = held[2] and kept_signal(inbox, key)
 if kept and kept.id == signal_id then return {DONE} end
-if status == 'completed' or status == 'failed' or status == 'cancelled' then return {TERMINAL, status} end
+if is_terminal(status) then return {TERMINAL, status} end
 if kept then return {SUPERSEDED} end
 local point = open_point(steps, key)
 if not point then

@@ -2,7 +2,7 @@
 
 `resume` runs an instance at rest again. Finished steps keep their records. Of a failed instance it clears the
 records of the failure that ended it, so that what failed is tried anew; failures that the workflow caught and
-survived stay.
+survived stay. `rerun` names further records to drop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ import asyncio
 
 import pytest
 
-from memable import App, Context, InstanceNotFound, Status, StepFailed
+from memable import (
+    App,
+    Context,
+    InstanceBusy,
+    InstanceNotFound,
+    InvalidKey,
+    RecordNotFound,
+    Status,
+    StepFailed,
+    SuspendPoint,
+)
 from tests.fundamentals.starting import Start
 
 
@@ -156,3 +166,125 @@ async def test_what_never_was_cannot_be_resumed(start: Start) -> None:
     async with start(app) as engine:
         with pytest.raises(InstanceNotFound, match="no instance order/42"):
             await engine.resume(order, "42")
+
+
+async def test_rerun_calls_the_steps_that_it_names_once_more(start: Start) -> None:
+    app, called = App(), list[str]()
+
+    async def do(name: str) -> int:
+        called.append(name)
+        return len(called)
+
+    @app.workflow("report")
+    async def report(ctx: Context) -> list[int]:
+        return [await ctx.step(name, do, name) for name in ("fetch", "render", "send")]
+
+    async with start(app) as engine:
+        instance = await engine.invoke(report)
+        assert await instance.result() == [1, 2, 3]
+        await instance.resume(rerun=["render", "send"])
+        assert await instance.result() == [1, 4, 5]
+    assert called == ["fetch", "render", "send", "render", "send"]
+
+
+async def test_rerun_of_a_failure_that_was_survived_tries_it_again(start: Start) -> None:
+    app, called = App(), list[str]()
+
+    async def discount() -> float:
+        called.append("discount")
+        if len(called) == 1:
+            raise ValueError("no such voucher")
+        return 0.1
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> float:
+        try:
+            return await ctx.step("discount", discount)
+        except StepFailed:
+            return 0.0
+
+    async with start(app) as engine:
+        instance = await engine.invoke(order)
+        assert await instance.result() == 0.0
+        await instance.resume(rerun=["discount"])
+        assert await instance.result() == 0.1
+
+
+async def test_rerun_of_a_point_waits_for_another_signal(start: Start) -> None:
+    app, approval = App(), SuspendPoint("approval", bool)
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> bool:
+        return await ctx.suspend(approval)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(order)
+        await instance.wait()
+        await instance.signal(approval, False)
+        assert await instance.result() is False
+        await instance.resume(rerun=[approval])
+        assert (await instance.wait()).status is Status.SUSPENDED
+        await instance.signal(approval, True)
+        assert await instance.result() is True
+
+
+async def test_rerun_of_an_open_wait_begins_its_time_anew(start: Start) -> None:
+    app = App()
+
+    @app.workflow("trial")
+    async def trial(ctx: Context) -> None:
+        await ctx.timer("trial", 1000)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(trial)
+        await instance.wait()
+        [before] = await engine.steps(trial, instance.instance_id)
+        await instance.resume(rerun=["trial"])
+        await instance.wait()
+        [after] = await engine.steps(trial, instance.instance_id)
+        assert before.started_at is not None
+        assert after.started_at is not None
+        assert after.started_at > before.started_at
+
+
+async def test_nothing_is_done_when_a_key_to_rerun_has_no_record(start: Start) -> None:
+    app, called = App(), list[str]()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", called.append, "charge")
+
+    async with start(app) as engine:
+        instance = await engine.invoke(order)
+        await instance.result()
+        with pytest.raises(RecordNotFound, match="has no record under 'pack'"):
+            await instance.resume(rerun=["charge", "pack"])
+        with pytest.raises(InvalidKey):
+            await instance.resume(rerun=["_open:charge"])
+        with pytest.raises(TypeError, match=r"a list of keys, not one: \['charge'\]"):
+            await instance.resume(rerun="charge")
+        metadata = await instance.metadata()
+        assert metadata is not None
+        assert metadata.status is Status.COMPLETED
+    assert called == ["charge"]
+
+
+async def test_what_runs_cannot_be_rerun(start: Start) -> None:
+    app, begun, go_on = App(), asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        begun.set()
+        await go_on.wait()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", str, "charged")
+        await ctx.step("hold", hold)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(order)
+        await begun.wait()
+        with pytest.raises(InstanceBusy, match="is running: wait for it to come to rest, or cancel it"):
+            await instance.resume(rerun=["charge"])
+        go_on.set()
+        await instance.result()

@@ -166,6 +166,27 @@ async def test_an_instance_that_fails_is_exit_code_1(worker: WorkerProcess, acli
     assert (again.code, again.document["attempt"]) == (1, 2)
 
 
+async def test_a_record_is_run_again_and_an_instance_deleted(
+    worker: WorkerProcess, client: Client, acli: AsyncCli
+) -> None:
+    await (await client.invoke("fail", id="f")).wait()
+    before = {each.key: each.started_at for each in await client.steps("fail", "f")}
+    assert (await acli("resume", "fail", "f", "--rerun", "charge:v1")).code == 0
+    await client.get("fail", "f").wait()
+    after = {each.key: each.started_at for each in await client.steps("fail", "f")}
+    assert after.keys() == before.keys()
+    assert after["charge:v1"] != before["charge:v1"]
+    (await acli("resume", "fail", "f", "--rerun", "x")).is_refused("instance fail/f has no record under 'x'")
+
+    assert await acli("delete", "fail", "f") == (0, "fail/f deleted\n", "")
+    (await acli("delete", "fail", "f")).is_refused("there is no instance fail/f")
+    await (await client.invoke("ask", id="a")).wait()
+    (await acli("delete", "ask", "a")).is_refused("instance ask/a is suspended: wait for it to end, or cancel it")
+    await (await client.invoke("greet", "you", id="g")).wait()
+    deleted = {"workflow": "greet", "instance_id": "g", "deleted": True}
+    assert (await acli("delete", "greet", "g", "--json")).document == deleted
+
+
 async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acli: AsyncCli) -> None:
     waiting = (await acli("invoke", "ask", "--id", "a", "--wait", "--json")).document
     assert (waiting["state"], waiting["waiting_on"]) == ("suspended: asking", ["answer:v1"])

@@ -261,20 +261,31 @@ class Model:
         instance.change(Status.QUEUED)
         return Answer.DONE
 
-    def resume(self, name: str, token: str) -> Answer:
+    def resume(self, name: str, token: str, rerun: Sequence[str] = ()) -> Answer:
         instance = self.instances.get(name)
         if instance is None:
             return Answer.UNKNOWN
         if token in instance.resumes:
             return Answer.DONE
         if not instance.status.is_at_rest:
-            return Answer.ALREADY
-        for key in instance.failed_keys:
+            return Answer.BUSY if rerun else Answer.ALREADY
+        if set(rerun) - instance.records.keys() - instance.open.keys():
+            return Answer.NO_RECORD
+        instance.withdraw(rerun)
+        for key in [*instance.failed_keys, *rerun]:
             instance.records.pop(key, None)
             instance.by.pop(key, None)
         instance.failed_keys, instance.recoveries = (), 0
         instance.resumes = [token, *instance.resumes][:16]
         instance.change(Status.QUEUED)
+        return Answer.DONE
+
+    def delete(self, name: str, life: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is not None and instance.life == life:
+            if not instance.status.is_terminal:
+                return Answer.BUSY
+            del self.instances[name]
         return Answer.DONE
 
     def forget(self, name: str) -> Answer:

@@ -131,6 +131,9 @@ class Stage:
     async def status(self, keys: InstanceKeys) -> Status:
         return Status((await self.fields(keys))["status"])
 
+    async def life(self, keys: InstanceKeys) -> str:
+        return (await self.fields(keys))["life"]
+
     async def record(self, keys: InstanceKeys, key: str) -> Record | None:
         raw = await self.command("HGET", keys.steps, key)
         return None if raw is None else Record(raw)

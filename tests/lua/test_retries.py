@@ -122,6 +122,13 @@ async def resume(stage: Stage) -> None:
     await stage.store.resume(held.keys, new_token())
 
 
+async def resume_with_rerun(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.park(held, [approval(), timer(after_ms=1e9)], [], "")
+    await stage.store.resume(held.keys, new_token(), ["charge", "cooling-off"])
+
+
 async def fire_timer(stage: Stage) -> None:
     held = await stage.parked(timer(after_ms=1e9))
     await stage.make_due(held.keys, "cooling-off")
@@ -183,11 +190,12 @@ TABLE = {
     "open, with a kept signal": Row(open_with_a_kept_signal, DONE, LOST, LOST, LOST, LOST),
     "park, with a kept signal": Row(park_with_a_kept_signal, Answer.SATISFIED, LOST, LOST, LOST, LOST),
     "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
+    "resume, rerun": Row(resume_with_rerun, DONE, DONE, DONE, UNKNOWN, Answer.BUSY),
     "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "recover": Row(recover, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "recover, failed": Row(recover_once_too_often, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
 }
-OF_NO_INSTANCE = {"beat", "drop_consumer", "enter", "forget", "lead", "page", "reconcile", "renew", "resign"}
+OF_NO_INSTANCE = {"beat", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile", "renew", "resign"}
 """Those whose repetition is looked at elsewhere: they change nothing of an instance that is in order."""
 
 

@@ -117,6 +117,7 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await stage.make_delay_due(keys)
     await store.begin(keys)
     await stage.delete(keys)
+    await store.delete((await stage.ended(instance_id=instance_id)).keys, await stage.life(keys))
     await store.lead(keys.partition, "me", 60_000)
     await store.resign(keys.partition, "me")
     await store.drop_consumer(keys.stream, "w1")

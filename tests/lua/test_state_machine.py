@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from memable.connection import Endpoint, ScriptConnection
-from memable.errors import InputConflict, InstanceNotFound, SignalRejected, SignalSuperseded, TypeMismatch
+from memable.errors import (
+    InputConflict,
+    InstanceBusy,
+    InstanceNotFound,
+    RecordNotFound,
+    SignalRejected,
+    SignalSuperseded,
+    TypeMismatch,
+)
 from memable.holding import Held, LeaseLost, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys
@@ -24,7 +32,16 @@ from memable.store import new_token
 from tests.lua.model import Model
 from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap
 
-REFUSALS = (InputConflict, InstanceNotFound, LeaseLost, SignalRejected, SignalSuperseded, TypeMismatch)
+REFUSALS = (
+    InputConflict,
+    InstanceBusy,
+    InstanceNotFound,
+    LeaseLost,
+    RecordNotFound,
+    SignalRejected,
+    SignalSuperseded,
+    TypeMismatch,
+)
 NEVER_MS = 1e12
 POINT_KEYS, STEP_KEYS = ["p", "q"], ["s", "t"]
 
@@ -186,23 +203,25 @@ class StoreMachine(RuleBasedStateMachine):
             is_answered=is_answered,
         )
 
-    @rule(instance_id=ids, is_answered=st.booleans())
-    def resume(self, instance_id: str, is_answered: bool) -> None:
+    @rule(instance_id=ids, rerun=st.just([]) | withdrawals, is_answered=st.booleans())
+    def resume(self, instance_id: str, is_answered: bool, rerun: Sequence[str] = ()) -> None:
         keys, token = self.of(instance_id), new_token()
         self.make(
-            lambda: self.store.resume(keys, token),
-            lambda: self.model.resume(keys.name, token),
+            lambda: self.store.resume(keys, token, rerun),
+            lambda: self.model.resume(keys.name, token, rerun),
             is_answered=is_answered,
         )
 
-    @rule(instance_id=ids)
-    def delete(self, instance_id: str) -> None:
+    @rule(instance_id=ids, is_answered=st.booleans())
+    def delete(self, instance_id: str, is_answered: bool) -> None:
         keys = self.of(instance_id)
         instance = self.model.instances.get(keys.name)
-        if instance is not None and instance.status.is_terminal:
-            self.wait(self.stage.delete(keys))
-            del self.model.instances[keys.name]
-            self.look()
+        life = new_token() if instance is None else instance.life
+        self.make(
+            lambda: self.store.delete(keys, life),
+            lambda: self.model.delete(keys.name, life),
+            is_answered=is_answered,
+        )
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
