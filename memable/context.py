@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, TypeVarTuple, overload
 
 from memable.durable_call import DurableCall
 from memable.errors import StepFailed
@@ -70,6 +70,8 @@ class DurableRun(Protocol):
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
 
     def set_status(self, message: str) -> None: ...
+
+    def continue_as(self, input: object) -> NoReturn: ...
 
 
 class Context:
@@ -364,6 +366,22 @@ class Context:
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""
         self._run.set_status(message)
+
+    def continue_as(self, input: Any = None) -> NoReturn:
+        """End this life of the instance, and begin the next of the same id: with `input`, and without any record.
+
+        For workflows without an end: a life that goes on for ever would have too many records. It never returns. What
+        is in flight is finished first; then one script ends this life and queues the next, so that there is no moment
+        between the two. If the process dies before that, this life is replayed and comes here again. Durable calls are
+        refused from here on, also for an author who catches what this raises, which is no `Exception`.
+
+        The next life has keys, idempotency keys, progress and `started_at` of its own. `client.invoke` of the same id
+        goes on comparing with the input that began the first one; `created`, labels and what watchers see go on.
+
+        `TypeMismatch`, `InputMissing`, `SerializationError`, `PayloadTooLarge` for an input that does not fit, as
+        `client.invoke` does, and then the life goes on; `StepConflict` inside a step.
+        """
+        self._run.continue_as(input)
 
     def _call(self, kind: StepKind, key: str, coroutine: Coroutine[Any, Any, T]) -> DurableCall[T]:
         return DurableCall(kind, key, coroutine, self._run)

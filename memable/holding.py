@@ -114,3 +114,11 @@ class Outcome(NamedTuple):
     message: str
     failed_keys: Sequence[str] = ()
     """Keys of the records that a resume clears."""
+
+
+class NextLife(NamedTuple):
+    """What an instance goes on with when a life of it ends."""
+
+    life: str
+    """Its token."""
+    input: bytes

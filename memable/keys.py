@@ -22,7 +22,8 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:meta`                | hash    | `layout` version and number of `partitions`           | for ever               |
 
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
-made by invoke), `input`, `output`, `error` (JSON), `progress` (what `set_status` said last),
+made by invoke and by `continue_as`), `input`, `output`, `error` (JSON), `invoked_by`, `first_input` (once it has gone
+on in another life: those of the first), `progress` (what `set_status` said last),
 `waiting` (keys of open points, one a line), `entry` (its stream entry), `due` (in ms: when a delayed one gets its
 first), `lease`, `worker`, `control` (who runs it, and
 its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one

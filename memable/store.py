@@ -25,7 +25,7 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
-from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome, Payload, Point
+from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload, Point
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
@@ -71,6 +71,7 @@ _SIGNAL, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE = map(lua.later, ("page", "reconcile", "delete"))
+_CONTINUE_AS = lua.later("continue_as")
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
@@ -395,6 +396,31 @@ class Store:
                 message=outcome.message,
                 failed_keys="\n".join(outcome.failed_keys),
                 retention_ms=retention_ms,
+                events=keys.events,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+
+    async def continue_as(self, held: Held, next_life: NextLife) -> None:
+        """End the instance's life, and begin the next. `LeaseLost`."""
+        keys = held.keys
+        answer = await self.connection.call(
+            _CONTINUE_AS,
+            _CONTINUE_AS.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                stream=keys.stream,
+                timers=keys.timers,
+                running=keys.index(Status.RUNNING),
+                queued=keys.index(Status.QUEUED),
+                id=keys.instance_id,
+                name=keys.name,
+                lease=held.lease,
+                known="\n".join(held.known),
+                entry=held.entry,
+                life=next_life.life,
+                input=next_life.input,
                 events=keys.events,
             ),
         )

@@ -13,11 +13,13 @@
 -- ARGV  id, name, life, input, after_ms, at_ms, wake
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
-local known = redis.call('HMGET', instance, 'life', 'input')
+local known = redis.call('HMGET', instance, 'life', 'input', 'invoked_by', 'first_input')
 if known[1] then
-  if known[1] == life then return {DONE} end
-  if known[2] == input then return {ALREADY} end
-  return {CONFLICT, known[2]}
+  -- whatever life it is in now, it was invoked with its first one's
+  local invoked_by, first_input = known[3] or known[1], known[4] or known[2]
+  if invoked_by == life then return {DONE} end
+  if first_input == input then return {ALREADY} end
+  return {CONFLICT, first_input}
 end
 local now = now_us()
 local created_us, now = whole(now), math.floor(now / 1000)

@@ -94,6 +94,7 @@ class Rest:
         self._parking: asyncio.Future[None] | None = None
         self._stirred: asyncio.Future[None] | None = None
         self._has_news = False
+        self._is_closed = False
         self._last_event_s = time.monotonic()
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,9 +158,13 @@ class Rest:
         if self._has_points() and self._run.over is None and not is_busy(self._checker):
             self._checker = self._run.do_outside(self._come_to_rest())
 
+    def close(self) -> None:
+        """Never come to rest any more, nor open or close a point: the script that ends the life withdraws them all."""
+        self._is_closed = True
+
     def _has_points(self) -> bool:
         """Whether something is waited for, or was given up and has yet to be closed."""
-        return bool(self._waits or self._withdrawn)
+        return bool(self._waits or self._withdrawn) and not self._is_closed
 
     @property
     def is_in_flight(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain, to_json
 from memable.context import Context, StepOptions
@@ -31,7 +31,8 @@ from memable.errors import (
     presentable,
     text_of,
 )
-from memable.holding import Claim, Held, HistoryLost, LeaseLost, Outcome
+from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome
+from memable.inputs import encode_input
 from memable.journal import Journal, Record
 from memable.retry import INHERIT
 from memable.runtime.mapping import MapCall
@@ -39,7 +40,7 @@ from memable.runtime.rest import End, Rest, Wait, is_busy, new_future, set_done
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
 from memable.state import Status, StepKind
-from memable.store import Store
+from memable.store import Store, new_token
 from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.run")
@@ -50,9 +51,16 @@ _FAREWELL_S = 0.01
 """How often the tasks of a parked run are cancelled again: some refuse at first, some are born in a `finally`."""
 
 
+_LAST_WORDS_S = 0.9
+"""For so long a function that has called `continue_as` may clean up."""
+
 _REFUSAL_S = 0.0005
 _MOST_REFUSALS = 11
 """Each refusal of a durable call of a run that is over takes twice as long as the one before, up to a second."""
+
+
+class LifeOver(BaseException):
+    """Unwinds a function that has called `continue_as`. Not an Exception, as `RunOver`."""
 
 
 class RunOver(BaseException):
@@ -115,6 +123,7 @@ class Run:
         self._failures: list[tuple[BaseException, str]] = []
         self._recordings: dict[str, asyncio.Task[None]] = {}
         self._refusals = 0
+        self._next_life: NextLife | None = None
         self._ended: asyncio.Future[None] | None = None
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
@@ -251,17 +260,17 @@ class Run:
     async def _admit(self, what: str, key: str) -> None:
         """Let a durable call begin, or refuse it."""
         if current_tasks() is not self._tasks:
-            self._refuse_stranger(what, key)
+            self._refuse_stranger(f"{what} {key!r}", key)
         if self.rest.is_parking:
             await self.rest.parking_over()
         # after the last wait: several calls may have waited with one key
-        if self.over is None and key in self._used:
-            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
-        if self.over is not None:
+        if self.over is not None or self._next_life is not None:
             # an author who catches everything and tries again would never let the loop go on
             self._refusals = min(self._refusals + 1, _MOST_REFUSALS)
             await asyncio.sleep((2**self._refusals - 2) * _REFUSAL_S)
-            raise RunOver(f"{what} {key!r} of {self.name}: the run is over: {self.over.value}")
+            raise self._refusal(f"{what} {key!r}")
+        if key in self._used:
+            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         self._used.add(key)
         if (recording := self._recordings.get(key)) is not None:
             try:
@@ -270,17 +279,21 @@ class Run:
                 self._used.discard(key)  # the author gave up on it, and may call it again
                 raise
 
+    def _refusal(self, what: str) -> RunOver:
+        why = "it goes on in its next life" if self.over is None else self.over.value
+        return RunOver(f"{what} of {self.name}: the run is over: {why}")
+
     def _refuse_stranger(self, what: str, key: str) -> None:
         step = step_in_progress()
         if step is not None:
             raise StepConflict(
-                f"{what} {key!r} of {self.name} was called inside step {step.key!r}: durable calls belong in the "
+                f"{what} of {self.name} was called inside step {step.key!r}: durable calls belong in the "
                 f"workflow function, or what it calls, not in a step",
                 key,
             )
         if self.over is None:
             raise StepConflict(
-                f"{what} {key!r} of {self.name} was called outside of its run: only the workflow function and the "
+                f"{what} of {self.name} was called outside of its run: only the workflow function and the "
                 f"tasks that it starts can make durable calls",
                 key,
             )
@@ -396,6 +409,25 @@ class Run:
     def _confirm_lease(self) -> Awaitable[None] | None:
         return self._workshop.confirm_lease(self.held)
 
+    # ── the end of a life ────────────────────────────────────────────────────────────────────────────────────────
+
+    def continue_as(self, input: object) -> NoReturn:
+        if current_tasks() is not self._tasks:
+            self._refuse_stranger("continue_as", "")
+        if self.over is not None:
+            raise self._refusal("continue_as")
+        if self._next_life is None:
+            raw = encode_input(self._workshop.codec, self._workflow, input, f"the next input of {self.name}")
+            self._next_life = NextLife(new_token(), raw)
+            self.rest.close()
+            # an author who swallows what is raised here, or another task that waits, does not keep this life going
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._wait_no_longer)
+        raise LifeOver
+
+    def _wait_no_longer(self) -> None:
+        if self._ended is not None:
+            set_done(self._ended)
+
     # ── from claim to rest ───────────────────────────────────────────────────────────────────────────────────────
 
     async def carry(self) -> End:
@@ -413,10 +445,11 @@ class Run:
                     # with the whole loop, by asyncio.run: nothing the author did, and nobody is left to record it
                     self.stop(End.HANDED_BACK)
                     raise
-                if self.over is None:
+                if self.over is None and self._next_life is None:
                     outcome = self._failed(error)
             else:
-                outcome = self._completed(output)
+                if self._next_life is None:
+                    outcome = self._completed(output)
             # a park that is on its way decides: its points are open in Redis, and a signal would start the next run
             if self.over is None:
                 await self.rest.parking_over()
@@ -428,8 +461,8 @@ class Run:
             await self._bid_farewell()
             # else every run would be a cycle, left to the garbage collector
             self._tasks.on_change = _nothing
-        if self.over is End.RETURNED and outcome is not None:
-            await self._finish(outcome)
+        if self.over is End.RETURNED:
+            await self._come_to_end(outcome)
         return self.over
 
     async def _call_workflow(self) -> Any:
@@ -491,10 +524,14 @@ class Run:
             "%s: %d of its tasks refuse to be cancelled, and are left alone", self.name, len(self._tasks.tasks)
         )
 
-    async def _finish(self, outcome: Outcome) -> None:
+    async def _come_to_end(self, outcome: Outcome | None) -> None:
+        store = self._workshop.store
         retention_s = self._workshop.retention_s or self._workflow.retention.total_seconds()
         try:
-            await self._workshop.store.finish(self.held, outcome, round(retention_s * 1000))
+            if self._next_life is not None:
+                await store.continue_as(self.held, self._next_life)
+            elif outcome is not None:
+                await store.finish(self.held, outcome, round(retention_s * 1000))
         except LeaseLost as error:
             self.over = self._end_by(error)
         except StorageError as error:

@@ -39,6 +39,8 @@ _KNOWN = frozenset(
         "message",
         "version",
         "life",
+        "invoked_by",
+        "first_input",
         "input",
         "output",
         "error",

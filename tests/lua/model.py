@@ -29,6 +29,9 @@ class Instance:
 
     life: str
     input: str
+    invoked_by: str = ""
+    """The first life, once there is another."""
+    first_input: str = ""
     status: Status = Status.QUEUED
     message: str = ""
     version: int = 1
@@ -130,8 +133,8 @@ class Model:
         known = self.instances.get(name)
         if known is None:
             self.instances[name] = Instance(life, input, delay=False if is_delayed else None)
-        elif known.life != life:
-            return Answer.ALREADY if known.input == input else Answer.CONFLICT
+        elif (known.invoked_by or known.life) != life:
+            return Answer.ALREADY if (known.first_input or known.input) == input else Answer.CONFLICT
         return Answer.DONE
 
     def claim(self, held: Held, worker: str) -> Answer:
@@ -181,6 +184,20 @@ class Model:
         instance.end(status, message, failed_keys, held.lease)
         if expires:
             del self.instances[held.keys.name]
+        return Answer.DONE
+
+    def continue_as(self, held: Held, life: str, input: str) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return self._over(held)
+        instance.invoked_by = instance.invoked_by or instance.life
+        instance.first_input = instance.first_input or instance.input
+        instance.life, instance.input = life, input
+        instance.withdraw(instance.open)
+        instance.records, instance.by = {}, {}
+        instance.progress, instance.attempt, instance.recoveries = "", 0, 0
+        instance.drop_lease(held.lease)
+        instance.change(Status.QUEUED)
         return Answer.DONE
 
     def release(self, held: Held) -> Answer:
@@ -314,6 +331,7 @@ class Model:
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
+_TEXTS = ("progress", "life", "input", "invoked_by", "first_input")
 _TOKENS = ("lease", "worker", "rested_by", "entry")
 
 
@@ -326,7 +344,7 @@ def _kept(raw: str) -> tuple[str, bytes]:
 
 def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
     numbers = {name: int(fields.get(name, 0)) for name in _NUMBERS}
-    texts = {name: fields.get(name, "") for name in ("status", "message", "progress", "life", "input", "failed_keys")}
+    texts = {name: fields.get(name, "") for name in ("status", "message", "failed_keys", *_TEXTS)}
     tokens = {name: fields.get(name) for name in _TOKENS}
     records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
     return {
@@ -342,7 +360,7 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
 
 
 def _expected(instance: Instance, message: str) -> dict[str, object]:
-    names = (*_NUMBERS, *_TOKENS, "progress", "life", "input", "resumes")
+    names = (*_NUMBERS, *_TOKENS, *_TEXTS, "resumes")
     is_delayed = instance.delay is not None and message.startswith("delayed until ")
     return {
         **{name: getattr(instance, name) for name in names},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from memable import lua
-from memable.holding import Held, LeaseLost
+from memable.holding import Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
@@ -72,6 +72,10 @@ async def finish(stage: Stage) -> None:
 
 async def release(stage: Stage) -> None:
     await stage.store.release(await stage.run())
+
+
+async def continue_as(stage: Stage) -> None:
+    await stage.store.continue_as(await stage.run(), NextLife(new_token(), b"2"))
 
 
 async def isolate(stage: Stage) -> None:
@@ -170,6 +174,10 @@ async def release_end(stage: Stage, held: Held) -> None:
     await stage.store.release(held)
 
 
+async def continue_end(stage: Stage, held: Held) -> None:
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+
+
 TABLE = {
     "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
     "invoke, delayed": Row(invoke_delayed, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
@@ -181,6 +189,7 @@ TABLE = {
     "park, satisfied": Row(park_satisfied, Answer.SATISFIED, LOST, LOST, LOST, LOST),
     "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),
     "release": Row(release, DONE, DONE, LOST, LOST, LOST),
+    "continue_as": Row(continue_as, DONE, DONE, LOST, LOST, LOST),
     "isolate": Row(isolate, DONE, LOST, LOST, LOST, LOST),
     "set_status": Row(set_status, DONE, LOST, LOST, LOST, LOST),
     "signal": Row(signal, DONE, DONE, DONE, UNKNOWN, NOT_REACHED),
@@ -253,7 +262,7 @@ async def test_invoke_made_again_leaves_a_later_instance_alone(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("max_recoveries", [5, 0])
-@pytest.mark.parametrize("end", [park_end, finish_end, release_end])
+@pytest.mark.parametrize("end", [park_end, finish_end, release_end, continue_end])
 async def test_a_run_that_was_lost_is_never_told_that_its_end_came_through(
     stage: Stage, end: Callable[[Stage, Held], Awaitable[object]], max_recoveries: int
 ) -> None:

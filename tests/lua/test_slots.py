@@ -11,6 +11,7 @@ import pytest
 
 from memable import lua
 from memable.endpoint import Wire
+from memable.holding import NextLife
 from memable.keys import Keys
 from memable.state import Status
 from memable.store import enter, new_token
@@ -90,6 +91,7 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.fire_timer(keys, "d")
     held = await stage.take(keys)
     await stage.recover(held)
+    await store.continue_as(await stage.take(keys), NextLife(new_token(), b"2"))
     held = await stage.take(keys)
     await store.isolate(held, alone=True)
     await stage.recover(held, max_recoveries=1)

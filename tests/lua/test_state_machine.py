@@ -23,7 +23,7 @@ from memable.errors import (
     SignalSuperseded,
     TypeMismatch,
 )
-from memable.holding import Held, LeaseLost, Outcome, Payload, Point
+from memable.holding import Held, LeaseLost, NextLife, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys
 from memable.moments import NOW, Due
@@ -412,6 +412,17 @@ class StoreMachine(RuleBasedStateMachine):
         held = self.a_run(data)
         self.make(
             lambda: self.store.release(held), lambda: self.model.release(held), is_answered=is_answered, held=held
+        )
+
+    @rule(data=st.data(), input=st.sampled_from(["1", "2", "3"]), is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def continue_as(self, data: st.DataObject, input: str, is_answered: bool) -> None:
+        held, life = self.a_run(data), new_token()
+        self.make(
+            lambda: self.store.continue_as(held, NextLife(life, input.encode())),
+            lambda: self.model.continue_as(held, life, input),
+            is_answered=is_answered,
+            held=held,
         )
 
     @rule(data=st.data(), progress=texts, is_answered=st.booleans())

@@ -1,0 +1,127 @@
+"""One life of an instance ends, and the next begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from memable.errors import InputConflict
+from memable.holding import HistoryLost, LeaseLost, NextLife
+from memable.journal import Draft
+from memable.lua import Answer
+from memable.state import Status, StepKind
+from memable.store import new_token
+from tests.lua.stage import BROKEN, LONG_MS, STEP, Stage, approval, timer
+
+
+async def test_the_next_life_has_its_own_token_and_input_and_nothing_of_what_the_one_before_did(stage: Stage) -> None:
+    held = await stage.run()
+    before = await stage.fields(held.keys)
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.set_status(held, "charging")
+    await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
+    async with stage.listening(held.keys.events) as heard:
+        await stage.store.continue_as(held, NextLife("second", b"2"))
+        (event,) = await heard.so_far()
+    assert b'"status":"queued"' in event
+    assert b'"message"' not in event
+    scene = await stage.check()
+    fields = scene.hashes[held.keys.instance]
+    assert {name: fields[name] for name in ("status", "message", "life", "input", "created_us")} == {
+        "status": "queued",
+        "message": "",
+        "life": "second",
+        "input": "2",
+        "created_us": before["created_us"],
+    }
+    assert fields.keys() & {"progress", "attempt", "started_ms", "waiting", "recoveries"} == set()
+    assert int(fields["version"]) > int(before["version"])
+    assert held.keys.steps not in scene.hashes
+    assert held.keys.timers not in scene.zsets
+
+
+async def test_the_next_life_is_claimed_like_any_other(stage: Stage) -> None:
+    first = await stage.run()
+    await stage.store.continue_as(first, NextLife("second", b"2"))
+    (held,) = await stage.deliver(first.keys, "w2")
+    claim = await stage.store.claim(held, "w2")
+    assert (claim.life, claim.input, claim.progress, claim.attempt, claim.recoveries, claim.steps) == (
+        "second",
+        b"2",
+        "",
+        1,
+        0,
+        {},
+    )
+
+
+async def test_recoveries_are_counted_for_each_life(stage: Stage) -> None:
+    held = await stage.run()
+    assert await stage.recover(held) is Answer.DONE
+    held = await stage.take(held.keys)
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    held = await stage.take(held.keys)
+    assert await stage.recover(held, max_recoveries=2) is Answer.DONE
+
+
+async def test_a_run_that_lost_its_lease_cannot_continue(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.claimed_by_another(held.keys)
+    before = await stage.check()
+    with pytest.raises(LeaseLost):
+        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    assert await stage.check() == before
+
+
+async def test_a_run_whose_history_is_lost_cannot_continue(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.command("HDEL", held.keys.steps, "charge")
+    with pytest.raises(HistoryLost):
+        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    assert (await stage.fields(held.keys))["input"] == '{"id":"42"}'
+
+
+async def test_an_invoke_is_compared_with_the_first_input_whatever_life_it_is(stage: Stage) -> None:
+    held = await stage.run()
+    for number in (2, 3):
+        await stage.store.continue_as(held, NextLife(new_token(), str(number).encode()))
+        assert not await stage.store.invoke(held.keys, new_token(), b'{"id":"42"}')
+        assert not await stage.store.invoke(held.keys, new_token(), b'{ "id": "42" }')
+        with pytest.raises(InputConflict):
+            await stage.store.invoke(held.keys, new_token(), str(number).encode())
+        held = await stage.take(held.keys)
+
+
+async def test_an_invoke_whose_reply_was_lost_is_still_the_one_that_made_it(stage: Stage) -> None:
+    keys = stage.of()
+    assert await stage.store.invoke(keys, "first", b"1")
+    for number in (2, 3):
+        await stage.store.continue_as(await stage.take(keys), NextLife(f"life {number}", b"2"))
+        before = await stage.check()
+        assert await stage.store.invoke(keys, "first", b"1")
+        assert not await stage.store.invoke(keys, f"life {number}", b"1")
+        assert await stage.check() == before
+
+
+async def test_a_late_record_of_the_life_before_is_refused(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    with pytest.raises(LeaseLost):
+        await stage.store.record(held, "charge", Draft.completed(StepKind.STEP, "str", b'"late"'), 5)
+    await stage.take(held.keys)
+    with pytest.raises(LeaseLost):
+        await stage.store.record(held, "charge", Draft.completed(StepKind.STEP, "str", b'"late"'), 5)
+
+
+async def test_a_resume_belongs_to_the_life_in_which_it_ended(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.continue_as(held, NextLife("second", b"2"))
+    held = await stage.take(held.keys)
+    await stage.store.record(held, "ship", STEP, 5)
+    await stage.store.finish(held, BROKEN, LONG_MS)
+    await stage.store.resume(held.keys, new_token())
+    fields = await stage.fields(held.keys)
+    assert (fields["life"], fields["input"], fields["status"]) == ("second", "2", Status.QUEUED)
+    assert await stage.record(held.keys, "ship") is not None
+    assert await stage.record(held.keys, "charge") is None
