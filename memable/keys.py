@@ -36,7 +36,7 @@ Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms an
 `_by:KEY` (what completed it: `timer`, its deadline, or `signal` and its id).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
-one a line).
+one a line) and `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line).
 """
 
 from __future__ import annotations

@@ -412,6 +412,7 @@ class Store:
                 steps=keys.steps,
                 stream=keys.stream,
                 timers=keys.timers,
+                inbox=keys.inbox,
                 running=keys.index(Status.RUNNING),
                 queued=keys.index(Status.QUEUED),
                 id=keys.instance_id,

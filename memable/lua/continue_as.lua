@@ -1,9 +1,10 @@
 -- continue_as: end a life of an instance and begin the next, queued, with an empty journal.
--- USES  time, state, timers, points, knowledge
+-- USES  time, state, timers, points, inbox, knowledge
 -- KEYS  instance  hash    life, input; first_input and invoked_by keep those of the first life; what is of one life goes
 -- KEYS  steps     hash    goes
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  timers    zset    those of open points go
+-- KEYS  inbox     hash    stays, and gets the ids of signals that this life took
 -- KEYS  running   zset    from
 -- KEYS  queued    zset    to
 -- ARGV  id, name, lease, known, entry, life, input, events
@@ -13,6 +14,7 @@ local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'life', 'input'
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
 withdraw_all({instance = instance, steps = steps, timers = timers, name = name}, held[6])
+keep_seen(instance, inbox, steps)
 redis.call('DEL', steps)
 take_from_stream(stream, entry)
 local facts = drop_lease(instance, lease, 'recoveries', 'progress', 'attempt', 'started_ms')

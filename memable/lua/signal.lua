@@ -8,13 +8,14 @@
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
 -- ARGV  id, name, key, signal_id, keeps, tag, json_type, head, tail, timer_head, timer_tail, events
--- RETURNS  DONE completed by this signal, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
+-- RETURNS  DONE completed by it, now or in an earlier life, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
 -- RETRY  by `signal_id`, generated when the caller gives none: DONE
 local held = redis.call('HMGET', instance, 'status', 'inbox')
 local status = held[1]
 if not status then return {UNKNOWN} end
 local by, this = redis.call('HGET', steps, '_by:' .. key), 'signal ' .. signal_id
-if by then return {by == this and DONE or SUPERSEDED} end
+if by == this or held[2] and was_seen(inbox, key, signal_id) then return {DONE} end
+if by then return {SUPERSEDED} end
 local kept = held[2] and kept_signal(inbox, key)
 if kept and kept.id == signal_id then return {DONE} end
 if is_terminal(status) then return {TERMINAL, status} end

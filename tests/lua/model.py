@@ -56,6 +56,8 @@ class Instance:
     by: dict[str, str] = field(default_factory=dict)
     delay: bool | None = None
     """Whether the time has come at which it is to begin; nothing once it has begun."""
+    seen: set[tuple[str, str]] = field(default_factory=set)
+    """Keys and ids of signals that earlier lives took."""
     kept: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Signals that came before their point was open: id and payload."""
 
@@ -194,6 +196,7 @@ class Model:
         instance.first_input = instance.first_input or instance.input
         instance.life, instance.input = life, input
         instance.withdraw(instance.open)
+        instance.seen |= {(key, by[7:]) for key, by in instance.by.items() if by.startswith("signal ")}
         instance.records, instance.by = {}, {}
         instance.progress, instance.attempt, instance.recoveries = "", 0, 0
         instance.drop_lease(held.lease)
@@ -241,8 +244,10 @@ class Model:
         if instance is None:
             return Answer.UNKNOWN
         by = f"signal {signal_id}"
+        if (key, signal_id) in instance.seen or instance.by.get(key) == by:
+            return Answer.DONE
         if key in instance.by:
-            return Answer.DONE if instance.by[key] == by else Answer.SUPERSEDED
+            return Answer.SUPERSEDED
         kept, _ = instance.kept.get(key, (None, b""))
         if kept == signal_id:
             return Answer.DONE
@@ -321,7 +326,9 @@ class Model:
             if instance.entry is None:
                 instance.entry = fields.get("entry")
             assert _shown(fields, steps) == _expected(instance, fields["message"])
-            inbox = scene.hashes.get(keys.inbox, {})
+            inbox = dict(scene.hashes.get(keys.inbox, {}))
+            seen = {tuple(line.split(" ", 2)[1:]) for line in inbox.pop("seen", "").split("\n") if line}
+            assert seen == instance.seen
             assert {name.removeprefix("signal:"): _kept(raw) for name, raw in inbox.items()} == instance.kept
             timers = scene.zsets.get(keys.timers, {})
             delays = set() if instance.delay is None else {DELAY_KEY}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+
 import pytest
 
-from memable.errors import InputConflict
-from memable.holding import HistoryLost, LeaseLost, NextLife
+from memable.errors import InputConflict, SignalRejected, SignalSuperseded
+from memable.holding import HistoryLost, LeaseLost, NextLife, Payload
 from memable.journal import Draft
 from memable.lua import Answer
 from memable.state import Status, StepKind
 from memable.store import new_token
-from tests.lua.stage import BROKEN, LONG_MS, STEP, Stage, approval, timer
+from tests.lua.stage import BROKEN, LONG_MS, STEP, YES, Stage, approval, timer
+
+NO = Payload("bool", "boolean", b"false")
 
 
 async def test_the_next_life_has_its_own_token_and_input_and_nothing_of_what_the_one_before_did(stage: Stage) -> None:
@@ -125,3 +130,74 @@ async def test_a_resume_belongs_to_the_life_in_which_it_ended(stage: Stage) -> N
     assert (fields["life"], fields["input"], fields["status"]) == ("second", "2", Status.QUEUED)
     assert await stage.record(held.keys, "ship") is not None
     assert await stage.record(held.keys, "charge") is None
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_signal_that_an_earlier_life_took_is_not_taken_again(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval(), approval("two words")], [])
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.signal(held.keys, "two words", "s1", YES)
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    held = await stage.take(held.keys)
+    await stage.store.open(held, [approval(), approval("two words")], [])
+    before = await stage.check()
+    for keeps in (True, False):
+        await stage.store.signal(held.keys, "approval", "s1", NO, keeps=keeps)
+        await stage.store.signal(held.keys, "two words", "s1", NO, keeps=keeps)
+    assert await stage.check() == before
+    # by its whole name, and also when another signal has completed the point of this life
+    await stage.store.signal(held.keys, "two words", "words s1", YES)
+    await stage.store.signal(held.keys, "approval", "s", YES)
+    before = await stage.check()
+    await stage.store.signal(held.keys, "approval", "s1", NO)
+    with pytest.raises(SignalSuperseded):
+        await stage.store.signal(held.keys, "approval", "1", NO)
+    assert await stage.check() == before
+
+
+async def test_it_is_remembered_over_many_lives_and_in_the_end(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.signal(held.keys, "approval", "s", YES)
+    for _ in range(3):
+        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+        held = await stage.take(held.keys)
+    await stage.store.signal(held.keys, "approval", "s", YES)
+    await stage.store.finish(held, BROKEN, LONG_MS)
+    await stage.store.signal(held.keys, "approval", "s", YES)
+
+
+async def test_of_very_many_the_latest_are_remembered(stage: Stage) -> None:
+    held = await stage.run()
+    for life in range(3):
+        keys = [f"p{number}" for number in range(600)]
+        await stage.store.open(held, list(map(approval, keys)), [])
+        await asyncio.gather(*(stage.store.signal(held.keys, key, f"life {life}", YES) for key in keys))
+        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+        held = await stage.take(held.keys)
+    scene = await stage.check()
+    seen = scene.hashes[held.keys.inbox]["seen"].split("\n")
+    lives = Counter(line.rpartition(" ")[2] for line in seen)
+    assert lives == {"2": 600, "1": 400}
+    await stage.store.signal(held.keys, "p7", "life 2", YES)
+    with pytest.raises(SignalRejected):
+        await stage.store.signal(held.keys, "p7", "life 0", YES)
+
+
+async def test_a_signal_that_nobody_has_read_is_kept_for_the_next_life(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.signal(held.keys, "approval", "s", YES, keeps=True)
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    held = await stage.take(held.keys)
+    assert (await stage.store.open(held, [approval()], [])).keys() == {"approval"}
+
+
+async def test_a_signal_to_a_point_that_went_with_its_life_is_rejected(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval()], [])
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    with pytest.raises(SignalRejected):
+        await stage.store.signal(held.keys, "approval", "s", YES)
