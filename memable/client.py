@@ -318,6 +318,37 @@ class Client:
         return self._handle(workflow, id)
 
     @overload
+    async def send(
+        self, workflow: Workflow[Any, O], id: str, mailbox: str, message: Any, *, message_id: str | None = None
+    ) -> Invocation[O]: ...
+    @overload
+    async def send(
+        self, workflow: str, id: str, mailbox: str, message: Any, *, message_id: str | None = None
+    ) -> Invocation[Any]: ...
+
+    async def send(
+        self, workflow: AnyWorkflow, id: str, mailbox: str, message: Any, *, message_id: str | None = None
+    ) -> Invocation[Any]:
+        """Append a message to a mailbox of the instance, for `ctx.receive`: when this returns, it is not lost.
+
+        Messages are received in the order in which they were sent, each once; those that were sent before anybody
+        receives are kept, however many. A message is plain JSON, or a model, a datetime … by its own type. A
+        `message_id` among the last 1,000 that the mailbox has seen is answered with success, without a second effect;
+        so a call whose outcome is not known can be repeated.
+
+        `SignalRejected` with the reason if the instance is terminal, or there is none; `InvalidKey`,
+        `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
+        """
+        name = _name_of(workflow)
+        check_existing_id("instance id", id)
+        check_name("mailbox", mailbox)
+        token = new_token() if message_id is None else check_name("message id", message_id)
+        online = self._require_started()
+        sent = encode_payload(self._codec, mailbox, message, f"message for mailbox {mailbox!r} to {name}/{id}")
+        await online.store.send(online.store.keys.of(name, id), mailbox, token, sent)
+        return self._handle(workflow, id)
+
+    @overload
     async def resume(
         self, workflow: Workflow[Any, O], id: str, *, rerun: Iterable[SuspendPoint[Any] | str] = ()
     ) -> Invocation[O]: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, 
 
 from memable.durable_call import DurableCall
 from memable.errors import StepFailed
-from memable.keys import check_key
+from memable.keys import check_key, check_name
 from memable.moments import to_epoch_ms
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
 from memable.state import StepKind
@@ -66,6 +66,8 @@ class DurableRun(Protocol):
     ) -> list[Any]: ...
 
     async def suspend(self, key: str, type: Any, status: str | None, timeout_s: float | None) -> Any: ...
+
+    async def receive(self, key: str, mailbox: str, type: Any, timeout_s: float | None) -> Any: ...
 
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
 
@@ -362,6 +364,40 @@ class Context:
         """
         check_key("timer", key)
         return self._call(StepKind.TIMER, key, self._run.timer(key, None, to_epoch_ms(when, f"timer {key!r}")))
+
+    @overload
+    def receive(
+        self, key: str, mailbox: str, *, timeout: Duration | None = None, returns: type[T]
+    ) -> DurableCall[T]: ...
+
+    @overload
+    def receive(
+        self, key: str, mailbox: str, *, timeout: Duration | None = None, returns: Any = None
+    ) -> DurableCall[Any]: ...
+
+    def receive(
+        self, key: str, mailbox: str, *, timeout: Duration | None = None, returns: Any = None
+    ) -> DurableCall[Any]:
+        """Wait for the next message of a mailbox of this instance, and hand it back now and in every replay.
+
+        First run: the oldest unread message is taken at once; without one the instance waits until `client.send`
+        brings it, as in `suspend`. Each message is read once, by one key, in the order in which they were sent; of
+        several open receives the first gets the next message. Replay: the same message comes back. If the process
+        dies, nothing is lost. A receive that is cancelled may have its message already: it is kept under the key, and
+        comes back when that is received again.
+
+        `timeout` (seconds or `timedelta`) is durable, as in `suspend`. `returns`: the message's type, by default plain
+        JSON. A mailbox takes messages of any type: one that does not fit raises `TypeMismatch`, in every replay, until
+        the code reads it.
+
+        Raises `SuspendTimeout`, recorded and replayed; `TypeMismatch`, `DuplicateStep`, `StepConflict`, `InvalidKey`;
+        `ValueError` for a timeout that is NaN or infinite.
+        """
+        check_key("receive", key)
+        check_name("mailbox", mailbox)
+        timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of receive {key!r}")
+        type = Any if returns is None else returns
+        return self._call(StepKind.MESSAGE, key, self._run.receive(key, mailbox, type, timeout_s))
 
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""

@@ -22,7 +22,7 @@ MemableError
 ├── DuplicateStep             a key used twice in one run
 ├── StepConflict              a key used for two different kinds of call
 ├── TooManyRecords            an instance with more durable calls than allowed
-├── SignalRejected            nobody waits for this signal
+├── SignalRejected            nobody waits for this signal, or will receive this message
 ├── SignalSuperseded          another signal (or the timer) was first
 ├── SuspendTimeout            a wait that reached its timeout
 ├── WorkflowFailed            the instance failed
@@ -232,10 +232,10 @@ class TooManyRecords(MemableError):
 
 
 class SignalRejected(MemableError):
-    """Nobody waits for this signal; the text says why."""
+    """Nobody waits for this signal, or will receive this message; the text says why. `key`: the point or mailbox."""
 
-    def __init__(self, workflow: str, instance_id: str, key: str, reason: str) -> None:
-        super().__init__(f"signal {key!r} to {workflow}/{instance_id} rejected: {reason}")
+    def __init__(self, workflow: str, instance_id: str, key: str, reason: str, *, what: str = "signal") -> None:
+        super().__init__(f"{what} {key!r} to {workflow}/{instance_id} rejected: {reason}")
         self.workflow, self.instance_id, self.key, self.reason = workflow, instance_id, key, reason
 
 

@@ -74,6 +74,8 @@ class Point:
     at_ms: float | None = None
     elapsed_ms: int = 0
     """Since the call that waits here: its deadline counts from then."""
+    mailbox: str = ""
+    """Of a message: a mailbox takes messages of any type."""
 
     def arguments(self, keys: InstanceKeys) -> tuple[lua.Argument, ...]:
         """What the scripts take: see lib/open.lua."""
@@ -83,7 +85,7 @@ class Point:
             self.key,
             self.kind.value,
             Draft.suspended(self.kind, self.tag),
-            f"{self.tag}|{_joined(self.json_types)}",
+            self.mailbox or f"{self.tag}|{_joined(self.json_types)}",
             "" if self.after_ms is None else self.after_ms,
             "" if self.at_ms is None else self.at_ms,
             self.elapsed_ms,
@@ -98,7 +100,7 @@ def _joined(json_types: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a signal brings: its JSON, and the type that its sender names."""
+    """What a signal or a message brings: its JSON, and the type that its sender names."""
 
     tag: str
     json_type: str

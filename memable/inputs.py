@@ -48,7 +48,10 @@ def encode_input(codec: Codec, workflow: Workflow[Any, Any] | Announcement, valu
 
 
 def encode_payload(codec: Codec, point: SuspendPoint[Any] | str, value: object, subject: str) -> Payload:
-    """The payload of a signal: by the point's type, or by its own where the point is a bare key. Else as an input."""
+    """The payload of a signal: by the point's type, or by its own where the point is a bare key, and so a message's.
+
+    Errors as for an input.
+    """
     if isinstance(point, str):
         raw, tag = _encode_by_value(codec, value, subject), ""
     else:

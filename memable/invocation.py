@@ -108,6 +108,10 @@ class Invocation(Generic[O_co]):
             self.workflow_name, self.instance_id, point, payload, buffer=buffer, signal_id=signal_id
         )
 
+    async def send(self, mailbox: str, message: Any, *, message_id: str | None = None) -> None:
+        """As `Client.send`."""
+        await self._client.send(self.workflow_name, self.instance_id, mailbox, message, message_id=message_id)
+
     async def resume(self, *, rerun: Iterable[SuspendPoint[Any] | str] = ()) -> None:
         """As `Client.resume`."""
         await self._client.resume(self.workflow_name, self.instance_id, rerun=rerun)

@@ -95,7 +95,7 @@ def _item(digest: str) -> bytes:
 FIRED = Draft.completed(StepKind.TIMER, "None", b"null")
 """The record of a timer that fired, or was completed by hand."""
 
-KINDS_WITH_DEADLINE = (StepKind.TIMER, StepKind.SIGNAL)
+KINDS_WITH_DEADLINE = (StepKind.TIMER, StepKind.SIGNAL, StepKind.MESSAGE)
 
 
 def late(kind: StepKind, workflow: str, instance_id: str, key: str) -> Draft:

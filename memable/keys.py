@@ -33,10 +33,12 @@ a line), `turn`, `said` (numbers of its run's last call that opened or withdrew 
 had one), `created_us`, `started_ms`, `completed_ms`.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
-`_by:KEY` (what completed it: `timer`, its deadline, or `signal` and its id).
+`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
-one a line) and `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line).
+one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each
+mailbox `sent:MAILBOX`, `read:MAILBOX` (how many messages), `mail:MAILBOX/N` (the Nth, unread; as a signal),
+`id:MAILBOX/ID`, `nth:MAILBOX/N` (number and id of the last 1,000 messages).
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Lead(NamedTuple):
 _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS = map(
     lua.later, ("invoke", "claim", "record", "open", "park", "finish", "release", "isolate", "set_status")
 )
-_SIGNAL, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
-    lua.later, ("signal", "resume", "fire_timer", "begin", "recover", "forget")
+_SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
+    lua.later, ("signal", "send", "resume", "fire_timer", "begin", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE = map(lua.later, ("page", "reconcile", "delete"))
@@ -103,7 +103,9 @@ def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     return records
 
 
-def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", found: str = "") -> Exception:
+def _refuse(
+    answer: int, keys: InstanceKeys, key: str = "", detail: str = "", found: str = "", what: str = "signal"
+) -> Exception:
     """The exception that an answer stands for."""
     workflow, instance_id = keys.workflow, keys.instance_id
     match answer:
@@ -115,25 +117,29 @@ def _refuse(answer: int, keys: InstanceKeys, key: str = "", detail: str = "", fo
             return InputConflict(workflow, instance_id)
         case Answer.UNKNOWN if not key:
             return InstanceNotFound(workflow, instance_id)
-        case Answer.UNKNOWN:
-            return SignalRejected(workflow, instance_id, key, "there is no such instance")
-        case Answer.TERMINAL:
-            return SignalRejected(workflow, instance_id, key, f"the instance is {detail}")
-        case Answer.NOT_REACHED:
-            return SignalRejected(
-                workflow,
-                instance_id,
-                key,
-                "the instance does not wait at this point (with buffer=True the signal is kept until it does)",
-            )
-        case Answer.CONFLICT:
-            return SignalRejected(workflow, instance_id, key, "this key is a step, not a point to wait at")
+        case Answer.UNKNOWN | Answer.TERMINAL | Answer.NOT_REACHED | Answer.CONFLICT:
+            return SignalRejected(workflow, instance_id, key, _reason(answer, detail), what=what)
         case Answer.SUPERSEDED:
             return SignalSuperseded(workflow, instance_id, key)
         case Answer.MISMATCH:
             return TypeMismatch(f"signal {key!r} to {keys.name}", expected=detail, found=found)
         case _:
             return StorageError(f"a script gave an answer that has no meaning for {keys.name}: {answer}")
+
+
+def _reason(answer: int, detail: str) -> str:
+    """Why a signal or a message is rejected."""
+    match answer:
+        case Answer.UNKNOWN:
+            return "there is no such instance"
+        case Answer.TERMINAL:
+            return f"the instance is {detail}"
+        case Answer.NOT_REACHED:
+            return "the instance does not wait at this point (with buffer=True the signal is kept until it does)"
+        case _ if detail:
+            return f"this key waits for a {detail}, not for a signal"
+        case _:
+            return "this key is a step, not a point to wait at"
 
 
 def _is_new(keys: InstanceKeys, input: bytes, reply: list[Any]) -> bool:
@@ -222,6 +228,23 @@ class Store:
         )
         if answer != Answer.DONE:
             raise _refuse(answer, keys, key, _text(detail[0]) if detail else "", payload.tag or payload.json_type)
+
+    async def send(self, keys: InstanceKeys, mailbox: str, message_id: str, message: Payload) -> None:
+        """Hand a message to a receive, or keep it for one; `SignalRejected` if there will be none."""
+        draft = Draft.completed(StepKind.MESSAGE, message.tag, message.json)
+        answer, *detail = await self.connection.call(
+            _SEND,
+            _SEND.bind(
+                **self._waking(keys),
+                inbox=keys.inbox,
+                mailbox=mailbox,
+                message_id=message_id,
+                head=draft.head,
+                tail=draft.tail,
+            ),
+        )
+        if answer != Answer.DONE:
+            raise _refuse(answer, keys, mailbox, _text(detail[0]) if detail else "", what="message for mailbox")
 
     async def resume(self, keys: InstanceKeys, token: str, rerun: Sequence[str] = ()) -> None:
         """Queue an instance at rest, without the records of `rerun`; one that is queued or running is joined.

@@ -8,7 +8,7 @@
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
 -- ARGV  id, name, key, signal_id, keeps, tag, json_type, head, tail, timer_head, timer_tail, events
--- RETURNS  DONE completed by it, now or in an earlier life, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT the key is no point | MISMATCH accepted types
+-- RETURNS  DONE completed by it, now or in an earlier life, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT a step, or kind | MISMATCH accepted types
 -- RETRY  by `signal_id`, generated when the caller gives none: DONE
 local held = redis.call('HMGET', instance, 'status', 'inbox')
 local status = held[1]
@@ -16,7 +16,7 @@ if not status then return {UNKNOWN} end
 local by, this = redis.call('HGET', steps, '_by:' .. key), 'signal ' .. signal_id
 if by == this or held[2] and was_seen(inbox, key, signal_id) then return {DONE} end
 if by then return {SUPERSEDED} end
-local kept = held[2] and kept_signal(inbox, key)
+local kept = held[2] and get_kept(inbox, 'signal:' .. key)
 if kept and kept.id == signal_id then return {DONE} end
 if is_terminal(status) then return {TERMINAL, status} end
 if kept then return {SUPERSEDED} end
@@ -24,10 +24,11 @@ local point = open_point(steps, key)
 if not point then
   if redis.call('HEXISTS', steps, key) == 1 then return {CONFLICT} end
   if keeps == '0' then return {NOT_REACHED} end
-  keep_signal(instance, inbox, key, signal_id, head, tail)
+  put_kept(inbox, 'signal:' .. key, signal_id, head, tail)
+  redis.call('HSET', instance, 'inbox', 1)
   return {DONE}
 end
-if not TAKES_SIGNALS[point.kind] then return {CONFLICT} end
+if not TAKES_SIGNALS[point.kind] then return {CONFLICT, point.kind} end
 -- `accepts` is `TAG|TYPE,TYPE` or `TAG|*`: a sender that names a type must name this one, any other must send one of these JSON
 -- types
 local declared, types = string.match(point.accepts, '^(.*)|(.*)$')

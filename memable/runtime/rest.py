@@ -53,6 +53,7 @@ class Wait:
     status: str | None = None
     after_s: float | None = None
     at_ms: float | None = None
+    mailbox: str = ""
 
     def point(self) -> Point:
         return Point(
@@ -64,6 +65,7 @@ class Wait:
             at_ms=self.at_ms,
             # a run that lingers before it parks must not make its timers late
             elapsed_ms=int((time.monotonic() - self.asked_s) * 1000),
+            mailbox=self.mailbox,
         )
 
 

@@ -257,6 +257,11 @@ class Run:
         wait = Wait(key, StepKind.TIMER, codec, new_future(), time.monotonic(), after_s=after_s, at_ms=at_ms)
         await self._wait("timer", wait)
 
+    async def receive(self, key: str, mailbox: str, type: Any, timeout_s: float | None) -> Any:
+        codec = self._workshop.codec.of(type)
+        wait = Wait(key, StepKind.MESSAGE, codec, new_future(), time.monotonic(), after_s=timeout_s, mailbox=mailbox)
+        return await self._wait("receive", wait)
+
     async def _admit(self, what: str, key: str) -> None:
         """Let a durable call begin, or refuse it."""
         if current_tasks() is not self._tasks:

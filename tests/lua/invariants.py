@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -139,6 +140,10 @@ async def look(connection: Connection, namespace: str) -> Scene:
 
 def _pairs(flat: list[bytes]) -> Iterator[tuple[str, str]]:
     return zip((each.decode() for each in flat[::2]), (each.decode() for each in flat[1::2]), strict=True)
+
+
+def _after(prefix: str, fields: dict[str, str]) -> list[str]:
+    return [name.removeprefix(prefix) for name in fields if name.startswith(prefix)]
 
 
 async def _pending(connection: Connection, stream: str) -> dict[str, str]:
@@ -304,9 +309,22 @@ class _Part:
         inbox, steps = self.scene.hashes.get(keys.inbox, {}), self._steps(keys)
         if inbox and fields.get("inbox") != "1":
             yield "has an inbox, and does not know of it"
-        for key in (name.removeprefix("signal:") for name in inbox if name.startswith("signal:")):
-            if f"_open:{key}" in steps or f"_by:{key}" in steps:
+        for key in _after("signal:", inbox):
+            kind = Record(steps[key].encode()).kind if key in steps else None
+            if kind in (StepKind.SIGNAL, StepKind.TIMER):
                 yield f"a signal to {key} is kept, and the point is open or completed"
+        for mailbox in _after("sent:", inbox):
+            sent, read = int(inbox[f"sent:{mailbox}"]), int(inbox.get(f"read:{mailbox}", 0))
+            numbers = [*map(int, _after(f"mail:{mailbox}/", inbox))]
+            if sorted(numbers) != [*range(read + 1, sent + 1)]:
+                yield f"mailbox {mailbox}: of {sent} messages {read} are read, and there are {sorted(numbers)}"
+            if numbers and any(re.fullmatch(rf"message \d+ {re.escape(mailbox)}", open) for open in steps.values()):
+                yield f"mailbox {mailbox} has unread messages, and an open receive"
+            ids = {inbox[f"id:{mailbox}/{id}"]: id for id in _after(f"id:{mailbox}/", inbox)}
+            if ids != {number: inbox[f"nth:{mailbox}/{number}"] for number in _after(f"nth:{mailbox}/", inbox)}:
+                yield f"mailbox {mailbox}: the ids and their numbers differ"
+            if {*map(int, ids)} != {*range(max(0, sent - 1000) + 1, sent + 1)}:
+                yield f"mailbox {mailbox}: of {sent} messages it remembers {sorted(map(int, ids))}"
 
     def _of_end(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
         expires = [

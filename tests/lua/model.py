@@ -17,6 +17,9 @@ from memable.state import Status, StepKind
 from tests.lua.invariants import Scene
 from tests.lua.stage import Stage
 
+MAILBOX = "a chat: 1"
+TAKE_SIGNALS = (StepKind.SIGNAL, StepKind.TIMER)
+
 
 def _late(kind: StepKind) -> bytes | None:
     """The result of a point whose deadline came first."""
@@ -60,6 +63,10 @@ class Instance:
     """Keys and ids of signals that earlier lives took."""
     kept: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Signals that came before their point was open: id and payload."""
+    unread: list[tuple[str, bytes]] = field(default_factory=list)
+    """Messages in the one mailbox that is played with: id and JSON."""
+    message_ids: list[str] = field(default_factory=list)
+    """Of all that were sent to it."""
 
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
@@ -93,14 +100,21 @@ class Instance:
         elif self.lease is not None:
             self.news += 1
 
+    def take_from_inbox(self, point: Point) -> None:
+        if point.kind is StepKind.MESSAGE and self.unread:
+            message_id, json = self.unread.pop(0)
+            self.records[point.key], self.by[point.key] = (point.kind, json), f"message {message_id}"
+        if point.kind in TAKE_SIGNALS and point.key in self.kept:
+            signal_id, json = self.kept.pop(point.key)
+            self.records[point.key] = (point.kind, b"null" if point.kind is StepKind.TIMER else json)
+            self.by[point.key] = f"signal {signal_id}"
+
     def open_points(self, points: Sequence[Point]) -> None:
         for point in points:
             if point.key in self.open:
                 continue
-            if point.key not in self.records and point.key in self.kept:
-                signal_id, json = self.kept.pop(point.key)
-                self.records[point.key] = (point.kind, b"null" if point.kind is StepKind.TIMER else json)
-                self.by[point.key] = f"signal {signal_id}"
+            if point.key not in self.records:
+                self.take_from_inbox(point)
             if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
                 self.records[point.key] = (point.kind, _late(point.kind))
                 self.by[point.key] = "timer"
@@ -255,7 +269,7 @@ class Model:
             return Answer.TERMINAL
         if kept is not None:
             return Answer.SUPERSEDED
-        if key in instance.records:
+        if key in instance.records or instance.open.get(key) not in (None, *TAKE_SIGNALS):
             return Answer.CONFLICT
         if key not in instance.open:
             if not keeps:
@@ -266,6 +280,22 @@ class Model:
         if json_type != ("null" if is_timer else "boolean"):
             return Answer.MISMATCH
         instance.complete(key, by, b"null" if is_timer else json)
+        return Answer.DONE
+
+    def send(self, name: str, message_id: str, json: bytes) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None:
+            return Answer.UNKNOWN
+        if message_id in instance.message_ids:
+            return Answer.DONE
+        if instance.status.is_terminal:
+            return Answer.TERMINAL
+        instance.message_ids.append(message_id)
+        receives = [key for key, kind in instance.open.items() if kind is StepKind.MESSAGE]
+        if receives:
+            instance.complete(receives[0], f"message {message_id}", json)
+        else:
+            instance.unread.append((message_id, json))
         return Answer.DONE
 
     def fire_timer(self, name: str, key: str) -> Answer:
@@ -326,10 +356,14 @@ class Model:
             if instance.entry is None:
                 instance.entry = fields.get("entry")
             assert _shown(fields, steps) == _expected(instance, fields["message"])
-            inbox = dict(scene.hashes.get(keys.inbox, {}))
-            seen = {tuple(line.split(" ", 2)[1:]) for line in inbox.pop("seen", "").split("\n") if line}
+            inbox = scene.hashes.get(keys.inbox, {})
+            seen = {tuple(line.split(" ", 2)[1:]) for line in inbox.get("seen", "").split("\n") if line}
             assert seen == instance.seen
-            assert {name.removeprefix("signal:"): _kept(raw) for name, raw in inbox.items()} == instance.kept
+            assert {key: _kept(raw) for key, raw in _behind("signal:", inbox).items()} == instance.kept
+            mail = {int(number): _kept(raw) for number, raw in _behind(f"mail:{MAILBOX}/", inbox).items()}
+            assert [mail[number] for number in sorted(mail)] == instance.unread
+            numbers = {id: str(at) for at, id in enumerate(instance.message_ids, 1)}
+            assert _behind(f"id:{MAILBOX}/", inbox) == numbers
             timers = scene.zsets.get(keys.timers, {})
             delays = set() if instance.delay is None else {DELAY_KEY}
             assert {
@@ -340,6 +374,10 @@ class Model:
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
 _TEXTS = ("progress", "life", "input", "invoked_by", "first_input")
 _TOKENS = ("lease", "worker", "rested_by", "entry")
+
+
+def _behind(prefix: str, fields: dict[str, str]) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)}
 
 
 def _kept(raw: str) -> tuple[str, bytes]:

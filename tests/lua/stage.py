@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from memable import lua
+from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
 from memable.holding import Held, Outcome, Payload, Point
@@ -38,6 +39,11 @@ def approval(key: str = "approval", *, after_ms: float | None = None) -> Point:
 def timer(key: str = "cooling-off", *, after_ms: float | None = None, at_ms: float | None = None) -> Point:
     """A point that waits for a deadline."""
     return Point(key, StepKind.TIMER, "None", ["null"], after_ms, at_ms)
+
+
+def receive(key: str = "next", mailbox: str = "chat", *, after_ms: float | None = None) -> Point:
+    """A point that waits for a message."""
+    return Point(key, StepKind.MESSAGE, "", ALL_JSON_TYPES, after_ms, mailbox=mailbox)
 
 
 @dataclass(frozen=True)

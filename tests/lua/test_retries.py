@@ -12,7 +12,7 @@ from memable.holding import Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
-from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, timer
+from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, receive, timer
 
 DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
 LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
@@ -121,6 +121,22 @@ async def park_with_a_kept_signal(stage: Stage) -> None:
     assert await stage.store.park(held, [approval()], [], "")
 
 
+async def send(stage: Stage) -> None:
+    await stage.store.send((await stage.run()).keys, "chat", "m1", YES)
+
+
+async def send_to_a_receive(stage: Stage) -> None:
+    held = await stage.parked(receive())
+    await stage.store.send(held.keys, "chat", "m1", YES)
+
+
+async def open_with_a_message(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.send(held.keys, "chat", "m1", YES)
+    await stage.store.send(held.keys, "chat", "m2", YES)
+    assert await stage.store.open(held, [receive()], [])
+
+
 async def resume(stage: Stage) -> None:
     held = await stage.parked()
     await stage.store.resume(held.keys, new_token())
@@ -198,6 +214,9 @@ TABLE = {
     "signal, kept and read": Row(signal_kept_and_read, DONE, DONE, DONE, UNKNOWN, DONE, reaches_anew=True),
     "open, with a kept signal": Row(open_with_a_kept_signal, DONE, LOST, LOST, LOST, LOST),
     "park, with a kept signal": Row(park_with_a_kept_signal, Answer.SATISFIED, LOST, LOST, LOST, LOST),
+    "send": Row(send, DONE, DONE, DONE, UNKNOWN, DONE, reaches_anew=True),
+    "send, to a receive": Row(send_to_a_receive, DONE, DONE, DONE, UNKNOWN, DONE, reaches_anew=True),
+    "open, with a message": Row(open_with_a_message, DONE, LOST, LOST, LOST, LOST),
     "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
     "resume, rerun": Row(resume_with_rerun, DONE, DONE, DONE, UNKNOWN, Answer.BUSY),
     "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),

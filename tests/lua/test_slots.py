@@ -15,7 +15,7 @@ from memable.holding import NextLife
 from memable.keys import Keys
 from memable.state import Status
 from memable.store import enter, new_token
-from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, timer
+from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, receive, timer
 
 _LINE = re.compile(rb"[0-9.]+ \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
@@ -82,6 +82,10 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.open(held, [], ["a"])
     await stage.renew("w1", held)
     await store.signal(keys, "approval", "s1", YES)
+    await store.signal(keys, "early", "s1", YES, keeps=True)
+    await store.send(keys, "chat", "m1", YES)
+    await store.open(held, [approval("early"), receive("first"), receive("second")], [])
+    await store.send(keys, "chat", "m2", YES)
     await store.park(held, [approval(), timer("b", after_ms=1e9)], [], "")
     await store.release(held)
     held = await stage.take(keys)

@@ -29,8 +29,8 @@ from memable.keys import InstanceKeys, Keys
 from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
-from tests.lua.model import Model
-from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap
+from tests.lua.model import MAILBOX, Model
+from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, receive
 
 REFUSALS = (
     InputConflict,
@@ -59,11 +59,14 @@ ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 def _point(key: str, kind: StepKind, after_ms: float | None) -> Point:
     if kind is StepKind.SIGNAL:
         return Point(key, kind, "bool", ["boolean"], after_ms)
+    if kind is StepKind.MESSAGE:
+        return receive(key, MAILBOX, after_ms=after_ms)
     return Point(key, kind, "None", ["null"], after_ms)
 
 
 KINDS_AND_DEADLINES = [
     *[(StepKind.SIGNAL, None), (StepKind.SIGNAL, NEVER_MS), (StepKind.TIMER, NEVER_MS)] * 2,
+    *[(StepKind.MESSAGE, None), (StepKind.MESSAGE, NEVER_MS), (StepKind.MESSAGE, -1.5)],
     (StepKind.SIGNAL, -1.5),
     (StepKind.TIMER, -1.5),
 ]
@@ -203,6 +206,16 @@ class StoreMachine(RuleBasedStateMachine):
             is_answered=is_answered,
         )
 
+    @rule(instance_id=ids, message_id=st.sampled_from(["m1", "m2", None, None]), is_answered=st.booleans())
+    def send(self, instance_id: str, message_id: str | None, is_answered: bool) -> None:
+        keys, json = self.of(instance_id), str(len(self.made)).encode()
+        chosen = message_id or f"m {len(self.made)}"
+        self.make(
+            lambda: self.store.send(keys, MAILBOX, chosen, Payload("", "number", json)),
+            lambda: self.model.send(keys.name, chosen, json),
+            is_answered=is_answered,
+        )
+
     @rule(instance_id=ids, rerun=st.just([]) | withdrawals, is_answered=st.booleans())
     def resume(self, instance_id: str, is_answered: bool, rerun: Sequence[str] = ()) -> None:
         keys, token = self.of(instance_id), new_token()
@@ -262,7 +275,7 @@ class StoreMachine(RuleBasedStateMachine):
         opened=points,
         withdrawn=withdrawals,
         parks=st.booleans(),
-        comes=st.sampled_from(["a signal", "a deadline", "the end", "nothing"]),
+        comes=st.sampled_from(["a signal", "a message", "a deadline", "the end", "nothing"]),
     )
     def wait_at_points(
         self,
@@ -284,6 +297,8 @@ class StoreMachine(RuleBasedStateMachine):
         if comes == "a signal":
             for key in [*instance.open][:1]:
                 self.signal(instance_id, key, "s1", fits=True, is_answered=False)
+        elif comes == "a message":
+            self.send(instance_id, None, is_answered=False)
         elif comes == "a deadline":
             self.a_deadline_comes(instance_id, fires=True)
         elif comes == "the end":

@@ -1,17 +1,57 @@
 -- The inbox: what came before the instance waits for it, and is kept. The instance's field `inbox` says that there is one, so that
 -- those without one pay nothing for it.
--- `signal:KEY` is a signal: its id, head and tail of the record that it will be, one a line (JSON has no line feed of its own).
+-- `signal:KEY` is a signal. Of each mailbox, `sent:MAILBOX` and `read:MAILBOX` count the messages, `mail:MAILBOX/N` is the Nth while
+-- it is unread; `id:MAILBOX/ID` is the N of a message id, `nth:MAILBOX/N` the id of the Nth, so that it can be forgotten.
+-- Messages are read in order, and as soon as they can be: a mailbox with an unread one has no open receive.
 
-local function kept_signal(inbox, key)
-  local kept = redis.call('HGET', inbox, 'signal:' .. key)
+-- that many ids of a mailbox are remembered: a message sent again is recognised until so many others have come
+local REMEMBERED_IDS = 1000
+
+-- id, head and tail of the record that it will be, one a line: JSON has no line feed of its own
+local function put_kept(inbox, field, id, head, tail)
+  redis.call('HSET', inbox, field, id .. '\n' .. head .. '\n' .. tail)
+end
+
+local function get_kept(inbox, field)
+  local kept = redis.call('HGET', inbox, field)
   if not kept then return nil end
   local id, head, tail = string.match(kept, '^([^\n]*)\n([^\n]*)\n(.*)$')
   return {id = id, head = head, tail = tail}
 end
 
-local function keep_signal(instance, inbox, key, id, head, tail)
-  redis.call('HSET', inbox, 'signal:' .. key, id .. '\n' .. head .. '\n' .. tail)
-  redis.call('HSET', instance, 'inbox', 1)
+local function take_kept(inbox, field, what)
+  local kept = get_kept(inbox, field)
+  if not kept then return nil end
+  redis.call('HDEL', inbox, field)
+  kept.by = what .. ' ' .. kept.id
+  return kept
+end
+
+local function has_unread(inbox, mailbox)
+  local counts = redis.call('HMGET', inbox, 'sent:' .. mailbox, 'read:' .. mailbox)
+  return (counts[1] or '0') ~= (counts[2] or '0')
+end
+
+-- returns which of the mailbox's messages it is
+local function number_message(inbox, mailbox, message_id)
+  local number = redis.call('HINCRBY', inbox, 'sent:' .. mailbox, 1)
+  redis.call('HSET', inbox, 'id:' .. mailbox .. '/' .. message_id, number, 'nth:' .. mailbox .. '/' .. number, message_id)
+  local old = 'nth:' .. mailbox .. '/' .. number - REMEMBERED_IDS
+  local forgotten = redis.call('HGET', inbox, old)
+  if forgotten then redis.call('HDEL', inbox, old, 'id:' .. mailbox .. '/' .. forgotten) end
+  return number
+end
+
+local function read_next(inbox, mailbox)
+  return 'mail:' .. mailbox .. '/' .. redis.call('HINCRBY', inbox, 'read:' .. mailbox, 1)
+end
+
+-- what a point that is about to be opened finds
+local function take_from_inbox(inbox, key, kind, accepts)
+  if TAKES_SIGNALS[kind] then return take_kept(inbox, 'signal:' .. key, 'signal') end
+  if kind == 'message' and has_unread(inbox, accepts) then
+    return take_kept(inbox, read_next(inbox, accepts), 'message')
+  end
 end
 
 -- `seen`: the last signals that earlier lives took, those of the latest first, one a line: the key's length (it may have spaces),

@@ -1,5 +1,5 @@
--- Opening points, and withdrawing others. `points` is flat, nine values each: key, kind, head of the suspended record, accepted
--- types, the deadline, either `after_ms` (from the call) or `at_ms` (absolute), else both empty; `elapsed_ms` since the call; and
+-- Opening points, and withdrawing others. `points` is flat, nine values each: key, kind, head of the suspended record, what it
+-- accepts (types, or the mailbox of a message), the deadline, either `after_ms` (from the call) or `at_ms` (absolute), else both empty; `elapsed_ms` since the call; and
 -- head and tail of what is recorded when the deadline comes first, empty without one.
 local POINT_SIZE = 9
 
@@ -20,12 +20,11 @@ local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, 
   local now = now_ms()
   local started = now - tonumber(elapsed_ms)
   -- before the deadline: its sender was told that it is accepted
-  local kept = here.has_inbox and TAKES_SIGNALS[kind] and kept_signal(here.inbox, key)
+  local kept = here.has_inbox and take_from_inbox(here.inbox, key, kind, accepts)
   if kept then
     if kind == 'timer' then kept.head, kept.tail = late_head, late_tail end
     local record = timed(kept.head, started, now, kept.tail)
-    redis.call('HSET', here.steps, key, record, '_by:' .. key, 'signal ' .. kept.id)
-    redis.call('HDEL', here.inbox, 'signal:' .. key)
+    redis.call('HSET', here.steps, key, record, '_by:' .. key, kept.by)
     return record
   end
   local due_ms = due_at(started, after_ms, at_ms)
@@ -37,9 +36,9 @@ local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, 
   write_open(here, wake, key, kind, head, accepts, started, due_ms)
 end
 
--- returns DONE, key, record, key, record … of the points that are completed already: by a signal that came meanwhile or
--- before, or by a deadline that is past; and whether any was opened. A point that is open already keeps its first deadline; a repeated call
--- opens none.
+-- returns DONE, key, record, key, record … of the points that are completed already: by a signal or a message that came
+-- meanwhile or before, or by a deadline that is past; and whether any was opened. A point that is open already keeps its first
+-- deadline; a repeated call opens none.
 local function open_points(here, wake, points, repeated)
   local satisfied, has_opened = {DONE}, false
   for at = 1, #points, POINT_SIZE do

@@ -34,7 +34,7 @@ local function close_point(here, key)
   forget_waiting(here.instance, key)
 end
 
--- whoever completes an open point comes here: a signal, a deadline
+-- whoever completes an open point comes here: a signal, a message, a deadline
 local function complete_point(here, key, point, by, head, tail)
   redis.call('HDEL', here.steps, '_open:' .. key)
   redis.call('HSET', here.steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
