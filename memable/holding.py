@@ -93,6 +93,36 @@ class Point:
         )
 
 
+RETRY = "retry"
+"""The kind of point at which a step waits for its next attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """A step that failed and waits for its next attempt: a point, too."""
+
+    key: str
+    attempts: int
+    """How often it was called."""
+    allowed: int
+    """How often it may be called in all."""
+    head: bytes
+    after_ms: float
+    elapsed_ms: int
+    """Since it failed."""
+    age_ms: int
+    """Since it was called for the first time in this run."""
+
+    def arguments(self, _keys: InstanceKeys) -> tuple[lua.Argument, ...]:
+        """What the scripts take: see lib/retries.lua."""
+        label = f"retrying {self.key} ({self.attempts + 1} of {self.allowed})"
+        accepts = f"{self.attempts} {self.age_ms} {label}"
+        return self.key, RETRY, self.head, accepts, self.after_ms, "", self.elapsed_ms, b"", b""
+
+
+AnyPoint = Point | BackOff
+
+
 def _joined(json_types: Collection[str]) -> str:
     # most points take anything, and there may be many of them
     return "*" if len(json_types) == len(ALL_JSON_TYPES) else ",".join(json_types)

@@ -6,6 +6,7 @@ what an author stored. A script adds the times between `head` and `tail`:
     {"state":"completed","kind":"step","type":"Receipt","started_ms":…,"took_ms":…,"result":{…}}
     {"state":"failed","kind":"step","type":"","attempts":3,"started_ms":…,"took_ms":…,"error":{…}}
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
+    {"state":"retrying","kind":"step","type":"","attempts":2,"error":{…},"started_ms":…,"due_ms":…}
     {"state":"failed","kind":"signal","type":"",…,"error":{"class":"SuspendTimeout","fields":{…}}}
 
 One of `ctx.map` has the digest of its item before the times: `"item":"…"`.
@@ -29,11 +30,12 @@ from memable.errors import (
     SuspendTimeout,
     TypeMismatch,
 )
-from memable.keys import INTERNAL_PREFIX
+from memable.keys import INTERNAL_PREFIX, OPEN_PREFIX
 from memable.state import StepKind, StepRecord, StepState
 
+_OPEN = OPEN_PREFIX.encode()
 _RESULT, _ERROR = b',"result":', b',"error":'
-_SUSPENDED = b'{"state":"suspended"'
+_SUSPENDED, _RETRYING = b'{"state":"suspended"', b'{"state":"retrying"'
 _ENDED = (b'{"state":"completed"', b'{"state":"failed"')
 
 RECORDED_ERRORS: dict[str, type[MemableError]] = {
@@ -74,6 +76,12 @@ class Draft(NamedTuple):
     def is_recorded_in(self, raw: bytes) -> bool:
         """Whether `raw` is this draft with its times: it was written by a call whose reply was lost."""
         return raw.startswith(self.head + b",") and raw.endswith(self.tail)
+
+    @staticmethod
+    def retrying(failure: MemableError, attempts: int, item: str = "") -> bytes:
+        """The head of the record of a step that is called again later; `failure`: what it would end with, if not."""
+        error = to_json({"class": type(failure).__name__, "fields": vars(failure)})
+        return _head(StepState.RETRYING, StepKind.STEP, "", attempts) + _item(item) + _ERROR + error
 
     @staticmethod
     def suspended(kind: StepKind, tag: str) -> bytes:
@@ -140,8 +148,21 @@ class Record:
     def is_open(self) -> bool:
         return self.raw.startswith(_SUSPENDED)
 
+    @property
+    def is_retrying(self) -> bool:
+        """Whether it is of a step that has failed, and is to be called again."""
+        return self.raw.startswith(_RETRYING)
+
+    @property
+    def attempts(self) -> int:
+        """How often a step was called."""
+        return int(self._facts.get("attempts", 1))
+
     def failure(self) -> MemableError | None:
-        """The recorded failure as the exception that it was; `None` if this is none."""
+        """The recorded failure as the exception that it was; `None` if this is none.
+
+        Of a step that is to be called again: what it would end with, if it were not.
+        """
         error = self._facts.get("error")
         if error is None:
             return None
@@ -160,7 +181,7 @@ class Record:
             state=self.state,
             result=None if self.result is None else from_json(self.result),
             error=error,
-            attempts=self._facts.get("attempts", 0 if self.is_open else 1),
+            attempts=0 if self.is_open else self.attempts,
             started_at=to_datetime(self._facts.get("started_ms")),
             completed_at=to_datetime(self.completed_ms),
         )
@@ -174,18 +195,23 @@ def pairs(flat: list[bytes]) -> dict[bytes, bytes]:
 class Journal:
     """The records that a run has, by key; what a run writes is added, so that replay costs no I/O."""
 
-    __slots__ = ("_new", "_not_handed_back", "_records")
+    __slots__ = ("_new", "_not_handed_back", "_open", "_records")
 
     def __init__(self, steps: dict[bytes, bytes]) -> None:
         self._new: set[str] = set()
         """Keys that a call found no record of: they will have one."""
         internal = INTERNAL_PREFIX.encode()
         self._records = {key.decode(): raw for key, raw in steps.items() if not key.startswith(internal)}
-        self._not_handed_back = {key for key, raw in self._records.items() if not raw.startswith(_SUSPENDED)}
+        self._open = {key.removeprefix(_OPEN).decode() for key in steps if key.startswith(_OPEN)}
+        self._not_handed_back = set(filter(self.has_ended, self._records))
 
     def open_keys(self) -> list[str]:
-        """The points that were open at the claim."""
-        return [key for key, raw in self._records.items() if raw.startswith(_SUSPENDED)]
+        """The points that were open at the claim, and are for all that is known."""
+        return [key for key in self._records if key in self._open and not self.has_ended(key)]
+
+    def is_open(self, key: str) -> bool:
+        """Whether `key` was open at the claim, and is for all that is known."""
+        return key in self._open
 
     @property
     def is_replaying(self) -> bool:
@@ -195,7 +221,7 @@ class Journal:
     def find(self, key: str) -> Record | None:
         """The record of `key`; replaying ends with the last one that existed, or the first call that finds none."""
         raw = self._records.get(key)
-        if raw is None or raw.startswith(_SUSPENDED):
+        if raw is None or not raw.startswith(_ENDED):
             self._not_handed_back.clear()
         else:
             self._not_handed_back.discard(key)
@@ -217,10 +243,16 @@ class Journal:
 
     def add(self, key: str, raw: bytes) -> Record:
         """Keep what has been recorded."""
+        self._open.discard(key)
         self._records[key] = raw
         return Record(raw)
 
     def drop(self, key: str) -> None:
-        """Forget the record of a point that was withdrawn, or a call that was not made."""
-        self._records.pop(key, None)
+        """Forget the record of a point that was withdrawn, or a call that was not made.
+
+        A step that is to be called again was called so often all the same.
+        """
+        self._open.discard(key)
         self._new.discard(key)
+        if not self._records.get(key, b"").startswith(_RETRYING):
+            self._records.pop(key, None)

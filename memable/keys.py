@@ -24,16 +24,17 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
 made by invoke and by `continue_as`), `input`, `output`, `error` (JSON), `invoked_by`, `first_input` (once it has gone
 on in another life: those of the first), `progress` (what `set_status` said last),
-`waiting` (keys of open points, one a line), `entry` (its stream entry), `due` (in ms: when a delayed one gets its
-first), `lease`, `worker`, `control` (who runs it, and
-its channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
+`waiting` (keys of open points, one a line), `retrying` (keys of steps that wait for their next attempt), `entry` (its
+stream entry), `due` (in ms: when a delayed one gets its first), `lease`, `worker`, `control` (who runs it, and its
+channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
 a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
 `news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
 (runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
 had one), `created_us`, `started_ms`, `completed_ms`.
 
-Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point) and
-`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id).
+Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
+`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id) and `_retry:KEY` (how often a
+step was called that is to be called again, and the start of the first call in ms).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
 one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each
@@ -68,6 +69,9 @@ OVER = "over"
 
 DELAY_KEY = "_delay"
 """Stands for a key in the timer of an instance whose beginning is delayed."""
+
+OPEN_PREFIX = "_open:"
+"""In a steps hash: before the key of an open point, or of a step that waits for its next attempt."""
 
 INTERNAL_PREFIX = "_"
 """Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""

@@ -25,7 +25,7 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
-from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload, Point
+from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.lua import Answer
@@ -72,6 +72,7 @@ _SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE = map(lua.later, ("page", "reconcile", "delete"))
 _CONTINUE_AS = lua.later("continue_as")
+_SETTLE = lua.later("settle")
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
@@ -99,7 +100,8 @@ def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     """The records of points that are completed: from now on the run knows of them."""
     records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
     # of many the last are kept, and Redis loses what was completed last
-    held.learn(sorted(records, key=lambda key: Record(records[key]).completed_ms or 0))
+    ended = {key: at_ms for key, raw in records.items() if (at_ms := Record(raw).completed_ms) is not None}
+    held.learn(sorted(ended, key=ended.__getitem__))
     return records
 
 
@@ -324,29 +326,42 @@ class Store:
 
     async def record(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
         """Write a step's record once; the record that is there already, else nothing. `LeaseLost`."""
+        known = held.known
+        recorded = self.connection.call(_RECORD, _RECORD.bind(**self._recording(held, key, draft, elapsed_ms)))
+        return self._recorded(held, key, known, await recorded)
+
+    async def settle(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
+        """As `record`, for a step that has waited for an attempt: it took as long as since the first one."""
         keys, known = held.keys, held.known
-        answer, *there = await self.connection.call(
-            _RECORD,
-            _RECORD.bind(
-                instance=keys.instance,
-                steps=keys.steps,
-                lease=held.lease,
-                known="\n".join(known),
-                key=key,
-                head=draft.head,
-                tail=draft.tail,
-                elapsed_ms=round(elapsed_ms),
-            ),
-        )
+        recording = self._recording(held, key, draft, elapsed_ms)
+        settled = self.connection.call(_SETTLE, _SETTLE.bind(timers=keys.timers, name=keys.name, **recording))
+        return self._recorded(held, key, known, await settled)
+
+    @staticmethod
+    def _recording(held: Held, key: str, draft: Draft, elapsed_ms: float) -> dict[str, Any]:
+        return {
+            "instance": held.keys.instance,
+            "steps": held.keys.steps,
+            "lease": held.lease,
+            "known": "\n".join(held.known),
+            "key": key,
+            "head": draft.head,
+            "tail": draft.tail,
+            "elapsed_ms": round(elapsed_ms),
+        }
+
+    @staticmethod
+    def _recorded(held: Held, key: str, known: tuple[str, ...], reply: list[Any]) -> bytes | None:
+        answer, *there = reply
         if answer < 0:
-            raise _refuse(answer, keys)
+            raise _refuse(answer, held.keys)
         # an open point may be withdrawn, and that is no loss of history
         if not there or not Record(there[0]).is_open:
             # one that was there already may be older than what is known
             held.learn((key,), () if there else known)
         return there[0] if there else None
 
-    async def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, bytes]:
+    async def open(self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str]) -> dict[str, bytes]:
         """Let signals and timers find `points`; the records of those that are completed already. `LeaseLost`."""
         keys = held.keys
         answer, *satisfied = await self.connection.call(
@@ -367,7 +382,7 @@ class Store:
         return _shown(held, satisfied)
 
     async def park(
-        self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str
+        self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str], message: str
     ) -> dict[str, bytes]:
         """Come to rest at `points`: nothing; or no rest, and the records of those that are completed. `LeaseLost`."""
         keys = held.keys
@@ -381,6 +396,7 @@ class Store:
                 inbox=keys.inbox,
                 running=keys.index(Status.RUNNING),
                 suspended=keys.index(Status.SUSPENDED),
+                queued=keys.index(Status.QUEUED),
                 id=keys.instance_id,
                 name=keys.name,
                 lease=held.lease,
@@ -668,7 +684,7 @@ class Store:
         }
 
     @staticmethod
-    def _opening(held: Held, points: Sequence[Point], withdrawn: Sequence[str]) -> dict[str, Any]:
+    def _opening(held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str]) -> dict[str, Any]:
         """What every script that opens points takes."""
         flat: list[lua.Argument] = list(withdrawn)
         for point in points:

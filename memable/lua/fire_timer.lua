@@ -17,12 +17,18 @@ if not point then
   redis.call('ZREM', timers, member)
   return UNKNOWN
 end
+local here = {instance = instance, steps = steps, timers = timers, name = name}
+if point.kind == 'retry' then
+  withdraw_point(here, key)  -- its record stays: the step is to be called again
+  deliver(instance, stream, id, name, suspended, queued, events)
+  return DONE
+end
 -- only Redis knows what waits for this deadline, and so what is recorded now that it comes first
 local late = {}
 for at = 1, #kinds_heads_tails, 3 do
   late[kinds_heads_tails[at]] = {kinds_heads_tails[at + 1], kinds_heads_tails[at + 2]}
 end
 local head, tail = unpack(late[point.kind])
-complete_point({instance = instance, steps = steps, timers = timers, name = name}, key, point, 'timer', head, tail)
+complete_point(here, key, point, 'timer', head, tail)
 deliver(instance, stream, id, name, suspended, queued, events)
 return DONE

@@ -1,5 +1,5 @@
 -- open: let signals and timers find the points of a run that goes on, and read those that are completed already.
--- USES  time, timers, points, inbox, open, turn, knowledge
+-- USES  time, timers, points, inbox, retries, open, turn, knowledge
 -- KEYS  instance  hash  waiting, turn
 -- KEYS  steps     hash  suspended records
 -- KEYS  timers    zset  deadlines

@@ -1,5 +1,5 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, timers, points, inbox, open, turn, knowledge
+-- USES  time, state, timers, clock, points, inbox, retries, open, turn, knowledge
 -- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
@@ -7,8 +7,9 @@
 -- KEYS  inbox      hash    what came before its point was opened goes to it
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
+-- KEYS  queued     zset    or to, if it waits for the next attempts of steps alone
 -- ARGV  id, name, lease, known, entry, message, events, turn, wake, withdrawn_count, withdrawn_and_points...
--- RETURNS  DONE suspended | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
+-- RETURNS  DONE suspended, or queued without an entry | SATISFIED key, record, key, record … and the run goes on | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way. One that goes on: by `turn`, as `open`
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', 'version', 'turn', 'inbox')
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
@@ -24,6 +25,12 @@ if #satisfied > 1 then
 end
 take_from_stream(stream, entry)
 local facts = drop_lease(instance, lease, 'recoveries')
-move_index(running, suspended, id, held[3])
-set_state(instance, held[4], 'suspended', message, events, facts, points[1])
+local retries = waits_for_retries(here, points, POINT_SIZE)
+if retries then
+  move_index(running, queued, id, held[3])
+  set_state(instance, held[4], 'queued', retries, events, facts)
+else
+  move_index(running, suspended, id, held[3])
+  set_state(instance, held[4], 'suspended', message, events, facts, points[1])
+end
 return {DONE}

@@ -35,7 +35,7 @@ end
 -- whether a deadline was missing
 local function mend_timers(steps, name, waiting, due_ms)
   local is_mended = mend_timer(name, DELAY_KEY, due_ms)
-  for key in string.gmatch(waiting or '', '[^\n]+') do
+  for key in string.gmatch(waiting, '[^\n]+') do
     local due_ms = string.match(redis.call('HGET', steps, key) or '', '"due_ms":(%d+)}$')
     if mend_timer(name, key, due_ms) then is_mended = true end
   end
@@ -47,8 +47,8 @@ for at = 1, #instances_and_steps, 2 do
   local instance, steps = instances_and_steps[at], instances_and_steps[at + 1]
   local place = (at - 1) / 2 * 3
   local id, name, events = ids_names_events[place + 1], ids_names_events[place + 2], ids_names_events[place + 3]
-  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us', 'due')
-  local status, entry, waiting, due_ms = known[1], known[2], known[3], known[5]
+  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us', 'due', 'retrying')
+  local status, entry, waiting, due_ms, retrying = known[1], known[2], known[3], known[5], known[6]
   local function note(what)
     mended[#mended + 1] = id
     mended[#mended + 1] = what
@@ -61,14 +61,14 @@ for at = 1, #instances_and_steps, 2 do
       note('listing')
     end
     if status == 'queued' or status == 'running' then
-      if not due_ms and not will_be_taken(stream, delivered, entry) then
+      if not (due_ms or retrying and not entry) and not will_be_taken(stream, delivered, entry) then
         mend_entry(instance, id, status, entry, events)
         note('entry')
       end
     elseif status == 'suspended' and not waiting then
       note('asleep')
     end
-    if mend_timers(steps, name, waiting, due_ms) then note('timer') end
+    if mend_timers(steps, name, (waiting or '') .. '\n' .. (retrying or ''), due_ms) then note('timer') end
   end
 end
 return mended

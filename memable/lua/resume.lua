@@ -30,8 +30,9 @@ if #missing > 1 then return missing end
 
 local here = {instance = instance, steps = steps, timers = timers, name = name}
 local function drop(key)
+  withdraw_point(here, key)
   -- with who completed it: a point that opens again would answer every signal as superseded
-  if not withdraw_point(here, key) then redis.call('HDEL', steps, key, '_by:' .. key) end
+  redis.call('HDEL', steps, key, '_by:' .. key, '_retry:' .. key)
 end
 
 for key in string.gmatch(known[3] or '', '[^\n]+') do drop(key) end

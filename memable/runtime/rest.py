@@ -12,11 +12,11 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from memable.codec import TypeCodec
 from memable.errors import presentable
-from memable.holding import Held, Point
+from memable.holding import AnyPoint, Held, Point
 from memable.journal import Journal
 from memable.runtime.tasks import RunTasks
 from memable.state import StepKind
@@ -54,6 +54,7 @@ class Wait:
     after_s: float | None = None
     at_ms: float | None = None
     mailbox: str = ""
+    is_back_off: ClassVar[bool] = False
 
     def point(self) -> Point:
         return Point(
@@ -67,6 +68,24 @@ class Wait:
             elapsed_ms=int((time.monotonic() - self.asked_s) * 1000),
             mailbox=self.mailbox,
         )
+
+
+class Waiting(Protocol):
+    """What `Rest` needs of what waits: a `Wait`, or a step before its next attempt (see retrying.py)."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def future(self) -> asyncio.Future[bytes]: ...
+
+    @property
+    def status(self) -> str | None: ...
+
+    @property
+    def is_back_off(self) -> bool: ...
+
+    def point(self) -> AnyPoint: ...
 
 
 class RestingRun(Protocol):
@@ -89,7 +108,7 @@ class Rest:
         self._park_grace_s = park_grace_s
         self._in_flight = 0
         self._landed: asyncio.Future[None] | None = None
-        self._waits: dict[str, Wait] = {}
+        self._waits: dict[str, Waiting] = {}
         self._opened: set[str] = set()
         self._withdrawn: list[str] = []
         self._checker: asyncio.Task[None] | None = None
@@ -101,7 +120,7 @@ class Rest:
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def wait_for(self, wait: Wait, *, was_open: bool) -> bytes:
+    async def wait_for(self, wait: Waiting, *, was_open: bool) -> bytes:
         """The record that completes the point. An author who cancels this closes it; `was_open`: by an earlier run."""
         key = wait.key
         self._waits[key] = wait
@@ -118,7 +137,7 @@ class Rest:
             self._tasks.own_futures.discard(wait.future)
             self.changed()
 
-    def _give_up(self, wait: Wait, *, was_open: bool) -> None:
+    def _give_up(self, wait: Waiting, *, was_open: bool) -> None:
         """The author cancelled a wait: the checker closes its point, and waiting again opens it again."""
         if wait.future.done() and not wait.future.cancelled():
             self._journal.add(wait.key, wait.future.result())  # it was completed in the same turn
@@ -167,6 +186,11 @@ class Rest:
     def _has_points(self) -> bool:
         """Whether something is waited for, or was given up and has yet to be closed."""
         return bool(self._waits or self._withdrawn) and not self._is_closed
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether a step waits for its next attempt."""
+        return any(wait.is_back_off for wait in self._waits.values())
 
     @property
     def is_in_flight(self) -> bool:
@@ -251,18 +275,28 @@ class Rest:
 
     # ── opening, parking, delivering ─────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, waits: Sequence[Wait]) -> None:
+    async def _open(self, waits: Sequence[Waiting]) -> None:
         """Without parking: let signals and timers find these points already, and no more those that were given up."""
         withdrawn, self._withdrawn = self._withdrawn, []
         self._opened.update(wait.key for wait in waits)
         self._deliver(await self._store.open(self._run.held, [wait.point() for wait in waits], withdrawn))
 
+    async def park_for_back_offs(self) -> None:
+        """The function has ended, and nothing but the next attempts of steps is waited for."""
+        given_up = [key for key, wait in self._waits.items() if not wait.is_back_off and key in self._opened]
+        self._withdrawn += given_up
+        await self._park_at([wait for wait in self._waits.values() if wait.is_back_off])
+
     async def _park(self) -> None:
+        # what is waited for at a point is what people are told, rather than what is tried again by itself
+        await self._park_at(sorted(self._waits.values(), key=lambda wait: wait.is_back_off))
+
+    async def _park_at(self, waits: Sequence[Waiting]) -> None:
         withdrawn, self._withdrawn = self._withdrawn, []
-        waits = list(self._waits.values())
         # open since an earlier run, and not waited for any more: a signal to it would be accepted, and never read
-        withdrawn += (key for key in self._journal.open_keys() if key not in self._waits and key not in withdrawn)
-        self._opened.update(wait.key for wait in waits)
+        keys = {wait.key for wait in waits}
+        withdrawn += (key for key in self._journal.open_keys() if key not in keys and key not in withdrawn)
+        self._opened.update(keys)
         self._parking = new_future()
         try:
             satisfied = await self._store.park(

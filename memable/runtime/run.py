@@ -33,10 +33,11 @@ from memable.errors import (
 )
 from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome
 from memable.inputs import encode_input
-from memable.journal import Journal, Record
+from memable.journal import Draft, Journal, Record
 from memable.retry import INHERIT
 from memable.runtime.mapping import MapCall
 from memable.runtime.rest import End, Rest, Wait, is_busy, new_future, set_done
+from memable.runtime.retrying import Place, call_again
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
 from memable.state import Status, StepKind
@@ -57,6 +58,10 @@ _LAST_WORDS_S = 0.9
 _REFUSAL_S = 0.0005
 _MOST_REFUSALS = 11
 """Each refusal of a durable call of a run that is over takes twice as long as the one before, up to a second."""
+
+
+Recorder = Callable[[Held, str, Draft, float], Awaitable[bytes | None]]
+"""Writes how a step ended: the record that is there already, or nothing."""
 
 
 class LifeOver(BaseException):
@@ -185,7 +190,8 @@ class Run:
                     f"in the same order on every replay, so take them from the input or a step, or choose a new key",
                     key,
                 )
-            return self._hand_back("step", key, record, StepKind.STEP, result, options.upgrade)
+            if not record.is_retrying:
+                return self._hand_back("step", key, record, StepKind.STEP, result, options.upgrade)
         call = StepCall(
             key,
             self.name,
@@ -199,7 +205,12 @@ class Run:
         )
         self.rest.takes_off()
         try:
-            end = await self._workshop.caller.call(call, self._confirm_lease)
+            last = record or await self._workshop.caller.call(call, self._confirm_lease)
+            if isinstance(last, StepEnd):
+                end = last
+            else:
+                place = Place(self._workshop.caller, self._confirm_lease, self.rest, self._journal)
+                end = await call_again(place, call, last)
             there = await self._record(key, end)
             self.on_progress()
         except LeaseLost as error:
@@ -348,21 +359,23 @@ class Run:
         return codec.roundtrip(upgrade(plain(record.result)), f"what upgrade= made of {subject}")[1]
 
     async def _record(self, key: str, end: StepEnd) -> bytes | None:
+        store = self._workshop.store
+        record = store.settle if end.has_waited else store.record
         try:
-            return await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms)
+            return await record(self.held, key, end.draft, end.elapsed_ms)
         except asyncio.CancelledError:
             # the call is on its way and cannot be taken back; asking again (record is idempotent) tells what is
             # recorded, and until then neither parking nor another call of this key may go ahead
             if self.over is None:
                 self.rest.takes_off()
-                self._recordings[key] = self.do_outside(self._learn_recorded(key, end))
+                self._recordings[key] = self.do_outside(self._learn_recorded(record, key, end))
             raise
 
-    async def _learn_recorded(self, key: str, end: StepEnd) -> None:
+    async def _learn_recorded(self, record: Recorder, key: str, end: StepEnd) -> None:
         try:
             there: bytes | None = None
             while there is None:  # written now, by the first time round: the second one reads it
-                there = await self._workshop.store.record(self.held, key, end.draft, end.elapsed_ms)
+                there = await record(self.held, key, end.draft, end.elapsed_ms)
             self._journal.add(key, there)
         finally:
             self._recordings.pop(key, None)
@@ -487,9 +500,15 @@ class Run:
 
     async def _let_land(self) -> None:
         """The function has ended: what is in flight is finished and recorded first, and nothing new begins."""
-        if self.rest.is_in_flight:
+        while self.rest.is_in_flight or self.rest.backs_off:
             self._refuse_new_calls()
-            await self.rest.all_landed()
+            if self.rest.is_in_flight:
+                await self.rest.all_landed()
+            else:
+                # the next run comes to the same end, once these steps have
+                await self.do_outside(self.rest.park_for_back_offs())
+            if self.over is not End.RETURNED:
+                return
 
     def _refuse_new_calls(self) -> None:
         self.over = End.RETURNED

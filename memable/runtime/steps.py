@@ -60,6 +60,23 @@ class StepEnd(NamedTuple):
     elapsed_ms: float
     value: Any = None
     failure: MemableError | None = None
+    has_waited: bool = False
+    """For an attempt, in Redis."""
+
+
+class Failed(NamedTuple):
+    """How a step failed that is to be called again, later than this process should wait for."""
+
+    failure: MemableError
+    """What it would end with, if it were not called again."""
+    attempts: int
+    delay_s: float
+    begin_s: float
+    failed_s: float
+
+
+DURABLE_BACK_OFF_FROM_S = 3.0
+"""A back-off that is as long is kept in Redis, and holds no slot; a shorter one is waited for where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +86,13 @@ class StepCaller:
     threads: StepThreads
     activity: Activity
 
-    async def call(self, call: StepCall, before_attempt: BeforeAttempt) -> StepEnd:
-        """Call until it succeeds or may not be called again. Only cancellation from outside escapes.
+    async def call(self, call: StepCall, before_attempt: BeforeAttempt, attempt: int = 1) -> StepEnd | Failed:
+        """Call until it succeeds, may not be called again, or only much later. Only cancellation from outside escapes.
 
-        `LeaseLost`, of `before_attempt`, ends the step unrecorded.
+        `attempt`: the number of the first one here. `LeaseLost`, of `before_attempt`, ends the step unrecorded.
         """
         begin_s = time.monotonic()
         invoke = self.invoke if call.timeout_s is None else self._invoke_in_time
-        attempt = 1
         while True:
             if (asking := before_attempt()) is not None:
                 await asking
@@ -90,12 +106,13 @@ class StepCaller:
                     raise
                 if isinstance(error, EscapedExit) and error.__cause__ is not None:
                     error = error.__cause__
-                failure = self._failure(call, error, attempt)
-                if failure is not None:
+                delay_s = self._back_off_s(call, error, attempt)
+                if delay_s is None or delay_s >= DURABLE_BACK_OFF_FROM_S:
+                    failure = self._failure(call, error, attempt)
+                    if delay_s is not None:
+                        return Failed(failure, attempt, delay_s, begin_s, time.monotonic())
                     draft = Draft.failed(StepKind.STEP, failure, attempt, call.item)
                     return StepEnd(draft, _elapsed_ms(begin_s), failure=failure)
-                assert call.retry is not None  # _failure has asked it
-                delay_s = call.retry.jittered_delay_s(attempt - 1)
             await asyncio.sleep(delay_s)
             attempt += 1
         try:
@@ -138,12 +155,17 @@ class StepCaller:
         return result
 
     @staticmethod
-    def _failure(call: StepCall, error: BaseException, attempt: int) -> MemableError | None:
-        """The failure to record, or nothing if the step is to be called again."""
+    def _back_off_s(call: StepCall, error: BaseException, attempt: int) -> float | None:
+        """After how long the step is to be called again; nothing if it is not."""
         policy = call.retry
-        allowed = policy is not None and policy.allows(error)
-        if policy is not None and allowed and attempt <= policy.max_retries:
+        if policy is None or attempt > policy.max_retries or not policy.allows(error):
             return None
+        return policy.jittered_delay_s(attempt - 1)
+
+    @staticmethod
+    def _failure(call: StepCall, error: BaseException, attempt: int) -> MemableError:
+        """What the step ends with, if it is not called again."""
+        allowed = call.retry is not None and call.retry.allows(error)
         if isinstance(error, StepTimeout) and not (allowed and attempt > 1):
             return error
         cls = RetriesExhausted if allowed and attempt > 1 else StepFailed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from memable.runtime.steps import BeforeAttempt, StepCall, StepCaller, StepEnd
+from memable.runtime.steps import BeforeAttempt, Failed, StepCall, StepCaller, StepEnd
 
 _ITEM: Final = re.compile(r"\[\d+\]$")
 """Ends the key of an item of `ctx.map`."""
@@ -76,13 +76,13 @@ class ScriptedCaller(StepCaller):
 
     script: Script
 
-    async def call(self, call: StepCall, before_attempt: BeforeAttempt) -> StepEnd:
+    async def call(self, call: StepCall, before_attempt: BeforeAttempt, attempt: int = 1) -> StepEnd | Failed:
         """As the original, with what a test puts in its place; dies where it is to."""
         if (fake := self.script.replaced(call.key)) is not None:
             call = call._replace(fn=fake)
         if self.script.death is not None:
             await self.script.death.pass_by(call, When.BEFORE)
-        end = await StepCaller.call(self, call, before_attempt)
+        end = await StepCaller.call(self, call, before_attempt, attempt)
         if self.script.death is not None:
             await self.script.death.pass_by(call, When.AFTER)
         return end

@@ -10,13 +10,13 @@ local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
     set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
   end
   redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
-  local waiting = redis.call('HGET', here.instance, 'waiting')
-  redis.call('HSET', here.instance, 'waiting', waiting and (waiting .. '\n' .. key) or key)
+  add_line(here.instance, 'waiting', key)
 end
 
 -- opens one point of `points`, which is neither open nor completed; or nothing but a record, which is returned, if what it waits
 -- for is in the inbox, or its deadline is past already
 local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, at_ms, elapsed_ms, late_head, late_tail)
+  if kind == 'retry' then return open_retry(here, wake, key, head, accepts, after_ms, elapsed_ms) end
   local now = now_ms()
   local started = now - tonumber(elapsed_ms)
   -- before the deadline: its sender was told that it is accepted
@@ -46,7 +46,7 @@ local function open_points(here, wake, points, repeated)
     local known = redis.call('HMGET', here.steps, '_open:' .. key, key)
     if not known[1] then
       local record = known[2]
-      if not record and not repeated then
+      if not repeated and (not record or fails_again(here.steps, key, points[at + 1], points[at + 3])) then
         record = open_or_complete(here, wake, unpack(points, at, at + POINT_SIZE - 1))
         has_opened = has_opened or not record
       end

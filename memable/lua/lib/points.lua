@@ -5,15 +5,21 @@
 -- kinds of points that a signal completes: a timer's, too, before its time
 local TAKES_SIGNALS = {signal = true, timer = true}
 
-local function forget_waiting(instance, key)
+-- `field` of an instance has keys, one a line
+local function add_line(instance, field, key)
+  local lines = redis.call('HGET', instance, field)
+  redis.call('HSET', instance, field, lines and (lines .. '\n' .. key) or key)
+end
+
+local function forget_line(instance, field, key)
   local rest = {}
-  for line in string.gmatch(redis.call('HGET', instance, 'waiting') or '', '[^\n]+') do
+  for line in string.gmatch(redis.call('HGET', instance, field) or '', '[^\n]+') do
     if line ~= key then rest[#rest + 1] = line end
   end
   if #rest == 0 then
-    redis.call('HDEL', instance, 'waiting')
+    redis.call('HDEL', instance, field)
   else
-    redis.call('HSET', instance, 'waiting', table.concat(rest, '\n'))
+    redis.call('HSET', instance, field, table.concat(rest, '\n'))
   end
 end
 
@@ -29,37 +35,39 @@ local function timed(head, started_ms, completed_ms, tail)
   return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. whole(completed_ms - started_ms) .. tail
 end
 
-local function close_point(here, key)
+local function close_point(here, key, kind)
   redis.call('ZREM', here.timers, timer_member(here.name, key))
-  forget_waiting(here.instance, key)
+  forget_line(here.instance, kind == 'retry' and 'retrying' or 'waiting', key)
 end
 
 -- whoever completes an open point comes here: a signal, a message, a deadline
 local function complete_point(here, key, point, by, head, tail)
   redis.call('HDEL', here.steps, '_open:' .. key)
   redis.call('HSET', here.steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
-  close_point(here, key)
+  close_point(here, key, point.kind)
 end
 
--- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted
+-- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted. So does a
+-- step that is to be called again: it has been called so often
 local function withdraw_point(here, key)
-  if redis.call('HDEL', here.steps, '_open:' .. key) == 0 then return false end
-  redis.call('HDEL', here.steps, key)
-  close_point(here, key)
+  local point = open_point(here.steps, key)
+  if not point then return false end
+  redis.call('HDEL', here.steps, '_open:' .. key, unpack(point.kind == 'retry' and {} or {key}))
+  close_point(here, key, point.kind)
   return true
 end
 
-local function withdraw_all(here, waiting)
-  for key in string.gmatch(waiting or '', '[^\n]+') do
-    withdraw_point(here, key)
+local function withdraw_all(here, ...)
+  for _, keys in ipairs({...}) do
+    for key in string.gmatch(keys or '', '[^\n]+') do withdraw_point(here, key) end
   end
 end
 
--- after a point was completed: a suspended instance is queued, a running one is told
+-- after a point was completed: an instance that waits without a stream entry is queued, a running one is told
 local function deliver(instance, stream, id, name, suspended, queued, events)
-  local at = redis.call('HMGET', instance, 'status', 'control')
-  if at[1] == 'suspended' then
-    queue(instance, stream, id, suspended, queued, events, {})
+  local at = redis.call('HMGET', instance, 'status', 'control', 'entry')
+  if not at[3] then
+    queue(instance, stream, id, at[1] == 'suspended' and suspended or queued, queued, events, {})
   elseif at[2] then
     redis.call('HINCRBY', instance, 'news', 1)
     redis.call('PUBLISH', at[2], NEWS .. ' ' .. name)

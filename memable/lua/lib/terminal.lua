@@ -7,8 +7,8 @@ local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
-    'deadline_ms', 'due', 'inbox')
-  withdraw_all(at, known[4])
+    'deadline_ms', 'due', 'inbox', 'retrying')
+  withdraw_all(at, known[4], known[10])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
     redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY_KEY))
