@@ -30,7 +30,12 @@ LIVE = frozenset({Status.QUEUED, Status.RUNNING})
 
 def is_ready(fields: dict[str, str]) -> bool:
     """Whether an instance is to have a stream entry: it is running, or queued and waits for no time."""
-    return Status(fields["status"]) in LIVE and "due" not in fields
+    return Status(fields["status"]) in LIVE and "due" not in fields and not backs_off(fields)
+
+
+def backs_off(fields: dict[str, str]) -> bool:
+    """Whether an instance is queued, and waits for nothing but the next attempts of steps."""
+    return fields["status"] == "queued" and fields["message"].startswith("retrying ")
 
 
 OF_A_RUN = frozenset({"lease", "worker", "control"})
@@ -49,6 +54,7 @@ _KNOWN = frozenset(
         "waiting",
         "entry",
         "due",
+        "retrying",
         "lease",
         "worker",
         "control",
@@ -284,7 +290,9 @@ class _Part:
 
     def _of_points(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
         steps = self._steps(keys)
-        opened = {name.removeprefix("_open:") for name in steps if name.startswith("_open:")}
+        lines = {name.removeprefix("_open:"): line for name, line in steps.items() if name.startswith("_open:")}
+        yield from self._of_back_offs(keys, fields, {key for key, line in lines.items() if line.startswith("retry ")})
+        opened = {key for key, line in lines.items() if not line.startswith("retry ")}
         records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
         waiting = fields["waiting"].split("\n") if "waiting" in fields else []
         if len(waiting) != len(opened) or set(waiting) != opened:
@@ -295,7 +303,7 @@ class _Part:
             facts = json.loads(record.raw)
             if record.is_open and str(record.kind) != steps.get(f"_open:{key}", "").split(" ")[0]:
                 yield f"{key} is open as another kind than its record"
-            if facts.get("due_ms") != self.timers.get(f"{keys.name}/{key}"):
+            if not record.is_retrying and facts.get("due_ms") != self.timers.get(f"{keys.name}/{key}"):
                 yield f"{key}: its record is due at {facts.get('due_ms')}, its timer {self.timers.get(key)}"
         for name, by in steps.items():
             if name.startswith("_by:"):
@@ -304,6 +312,25 @@ class _Part:
                 ended = StepState.FAILED if is_late else StepState.COMPLETED
                 if record.state is not ended or record.kind is StepKind.STEP:
                     yield f"{name} is {by}, and the record is {record.raw!r}"
+
+    def _of_back_offs(self, keys: InstanceKeys, fields: dict[str, str], opened: set[str]) -> Iterator[str]:
+        steps = self._steps(keys)
+        waiting = fields["retrying"].split("\n") if "retrying" in fields else []
+        if len(waiting) != len(opened) or set(waiting) != opened:
+            yield f"retrying names {waiting}, and open are {opened}"
+        if backs_off(fields) and not opened:
+            yield "waits for the next attempts of steps, and there is none"
+        retried = {name.removeprefix("_retry:"): line for name, line in steps.items() if name.startswith("_retry:")}
+        records = {key: Record(steps[key].encode()) for key in retried if key in steps}
+        retrying = {key for key, raw in steps.items() if not key.startswith("_") and Record(raw.encode()).is_retrying}
+        if retried.keys() != retrying or not opened <= retrying:
+            yield f"to be called again are {retried.keys()}, their records say {retrying}, and open are {opened}"
+        for key, record in records.items():
+            facts, timer_ms = json.loads(record.raw), self.timers.get(f"{keys.name}/{key}")
+            if retried[key] != f"{record.attempts} {facts['started_ms']}":
+                yield f"{key} was called {retried[key]}, and its record is {record.raw!r}"
+            if timer_ms != (facts["due_ms"] if key in opened else None):
+                yield f"{key}: its record is due at {facts['due_ms']}, its timer {timer_ms}"
 
     def _of_inbox(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
         inbox, steps = self.scene.hashes.get(keys.inbox, {}), self._steps(keys)
@@ -345,7 +372,7 @@ class _Part:
             yield f"{status}, and has {ended}"
         if status.is_terminal and not ended & {"output", "error"}:
             yield f"{status}, and has neither output nor error"
-        if status.is_terminal and ("waiting" in fields or "recoveries" in fields):
+        if status.is_terminal and fields.keys() & {"waiting", "retrying", "recoveries"}:
             yield f"{status}, and has points or recoveries"
 
     def _of_stream(self, workflow: str) -> Iterator[str]:

@@ -6,10 +6,11 @@ time is the same method with the same arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from memable.holding import Held, Point
+from memable.holding import AnyPoint, BackOff, Held, Point
 from memable.journal import Record
 from memable.keys import DELAY_KEY
 from memable.lua import Answer
@@ -24,6 +25,10 @@ TAKE_SIGNALS = (StepKind.SIGNAL, StepKind.TIMER)
 def _late(kind: StepKind) -> bytes | None:
     """The result of a point whose deadline came first."""
     return b"null" if kind is StepKind.TIMER else None
+
+
+RETRYING = "retrying"
+"""Stands for what an instance says that waits for nothing but the next attempts of steps."""
 
 
 @dataclass
@@ -68,6 +73,16 @@ class Instance:
     message_ids: list[str] = field(default_factory=list)
     """Of all that were sent to it."""
 
+    retries: dict[str, int] = field(default_factory=dict)
+    """How often a step was called that is to be called again."""
+    backing_off: list[str] = field(default_factory=list)
+    """Those of them whose time has not come, in the order in which they began to wait."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether it waits without a stream entry, and what completes a point queues it."""
+        return self.status is Status.SUSPENDED or (self.status is Status.QUEUED and self.message == RETRYING)
+
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
 
@@ -79,23 +94,35 @@ class Instance:
         for key in list(keys):
             self.open.pop(key, None)
             self.deadlines.pop(key, None)
+            if key in self.backing_off:
+                self.backing_off.remove(key)
 
-    def change_points(self, points: Sequence[Point], withdrawn: Sequence[str], turn: int) -> list[str]:
+    def waits(self) -> set[str]:
+        return {*self.open, *self.backing_off}
+
+    def change_points(self, points: Sequence[AnyPoint], withdrawn: Sequence[str], turn: int) -> list[str]:
         """Unless this is a call made again. The keys of points that are completed."""
         if turn > self.turn:
-            before = set(self.open)
+            before = self.waits()
             self.withdraw(withdrawn)
-            withdrawn_ones, there = before - self.open.keys(), set(self.open)
-            self.open_points(points)
-            if withdrawn_ones or self.open.keys() - there:
+            withdrawn_ones, there = before - self.waits(), self.waits()
+            for point in points:
+                if isinstance(point, BackOff):
+                    self.open_back_off(point)
+                else:
+                    self.open_point(point)
+            if withdrawn_ones or self.waits() - there:
                 self.turn = turn
-        return [point.key for point in points if point.key in self.records]
+        return [point.key for point in points if point.key in (self.records.keys() | self.retries) - self.waits()]
 
     def complete(self, key: str, by: str, result: bytes | None) -> None:
         self.records[key] = (self.open[key], result)
         self.by[key] = by
         self.withdraw([key])
-        if self.status is Status.SUSPENDED:
+        self.deliver()
+
+    def deliver(self) -> None:
+        if self.rests:
             self.change(Status.QUEUED)
         elif self.lease is not None:
             self.news += 1
@@ -109,22 +136,30 @@ class Instance:
             self.records[point.key] = (point.kind, b"null" if point.kind is StepKind.TIMER else json)
             self.by[point.key] = f"signal {signal_id}"
 
-    def open_points(self, points: Sequence[Point]) -> None:
-        for point in points:
-            if point.key in self.open:
-                continue
-            if point.key not in self.records:
-                self.take_from_inbox(point)
-            if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
-                self.records[point.key] = (point.kind, _late(point.kind))
-                self.by[point.key] = "timer"
-            if point.key not in self.records:
-                self.open[point.key] = point.kind
-                if point.after_ms is not None:
-                    self.deadlines[point.key] = False
+    def open_point(self, point: Point) -> None:
+        if point.key in self.open:
+            return
+        if point.key not in self.records:
+            self.take_from_inbox(point)
+        if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
+            self.records[point.key] = (point.kind, _late(point.kind))
+            self.by[point.key] = "timer"
+        if point.key not in self.records:
+            self.open[point.key] = point.kind
+            if point.after_ms is not None:
+                self.deadlines[point.key] = False
+
+    def open_back_off(self, step: BackOff) -> None:
+        key = step.key
+        if key in self.records or key in self.backing_off or self.retries.get(key, 0) >= step.attempts:
+            return
+        self.retries[key] = step.attempts
+        if step.after_ms > 0:
+            self.backing_off.append(key)
+            self.deadlines[key] = False
 
     def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
-        self.withdraw(self.open)
+        self.withdraw(self.waits())
         self.drop_lease(ended_itself)
         self.recoveries, self.failed_keys = 0, failed_keys
         self.change(status, message)
@@ -169,20 +204,28 @@ class Model:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
-        if key in instance.records or key in instance.open:
+        if key in instance.records or key in instance.open or key in instance.retries:
             return Answer.ALREADY
         instance.records[key] = (StepKind.STEP, result)
         instance.recoveries = 0
         return Answer.DONE
 
-    def open(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], turn: int) -> Answer:
+    def settle(self, held: Held, key: str, result: bytes) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return Answer.LEASE_LOST
+        if instance.retries.pop(key, None) is not None:
+            instance.withdraw([key])
+        return self.record(held, key, result)
+
+    def open(self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str], turn: int) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
         instance.change_points(points, withdrawn, turn)
         return Answer.DONE
 
-    def park(self, held: Held, points: Sequence[Point], withdrawn: Sequence[str], message: str, turn: int) -> Answer:
+    def park(self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str], message: str, turn: int) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return self._over(held)
@@ -190,7 +233,10 @@ class Model:
             return Answer.SATISFIED
         instance.drop_lease(held.lease)
         instance.recoveries = 0
-        instance.change(Status.SUSPENDED, message)
+        if all(isinstance(point, BackOff) for point in points):
+            instance.change(Status.QUEUED, RETRYING)
+        else:
+            instance.change(Status.SUSPENDED, message)
         return Answer.DONE
 
     def finish(self, held: Held, status: Status, message: str, failed_keys: Sequence[str], *, expires: bool) -> Answer:
@@ -209,7 +255,8 @@ class Model:
         instance.invoked_by = instance.invoked_by or instance.life
         instance.first_input = instance.first_input or instance.input
         instance.life, instance.input = life, input
-        instance.withdraw(instance.open)
+        instance.withdraw(instance.waits())
+        instance.retries = {}
         instance.seen |= {(key, by[7:]) for key, by in instance.by.items() if by.startswith("signal ")}
         instance.records, instance.by = {}, {}
         instance.progress, instance.attempt, instance.recoveries = "", 0, 0
@@ -269,7 +316,8 @@ class Model:
             return Answer.TERMINAL
         if kept is not None:
             return Answer.SUPERSEDED
-        if key in instance.records or instance.open.get(key) not in (None, *TAKE_SIGNALS):
+        is_step = key in instance.retries or instance.open.get(key) not in (None, *TAKE_SIGNALS)
+        if key in instance.records or is_step:
             return Answer.CONFLICT
         if key not in instance.open:
             if not keeps:
@@ -302,7 +350,11 @@ class Model:
         instance = self.instances.get(name)
         if instance is None or not instance.deadlines.get(key):
             return Answer.NOT_REACHED
-        instance.complete(key, "timer", _late(instance.open[key]))
+        if key in instance.backing_off:
+            instance.withdraw([key])
+            instance.deliver()
+        else:
+            instance.complete(key, "timer", _late(instance.open[key]))
         return Answer.DONE
 
     def begin(self, name: str) -> Answer:
@@ -321,11 +373,12 @@ class Model:
             return Answer.DONE
         if not instance.status.is_at_rest:
             return Answer.BUSY if rerun else Answer.ALREADY
-        if set(rerun) - instance.records.keys() - instance.open.keys():
+        if set(rerun) - instance.records.keys() - instance.open.keys() - instance.retries.keys():
             return Answer.NO_RECORD
         instance.withdraw(rerun)
         for key in [*instance.failed_keys, *rerun]:
             instance.records.pop(key, None)
+            instance.retries.pop(key, None)
             instance.by.pop(key, None)
         instance.failed_keys, instance.recoveries = (), 0
         instance.resumes = [token, *instance.resumes][:16]
@@ -398,21 +451,33 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
         **tokens,
         "resumes": fields["resumed_by"].split("\n") if "resumed_by" in fields else [],
         "open": fields["waiting"].split("\n") if "waiting" in fields else [],
+        "retrying": fields["retrying"].split("\n") if "retrying" in fields else [],
+        "retries": {key: record.attempts for key, record in records.items() if record.is_retrying},
         "kinds": {key: record.kind for key, record in records.items() if record.is_open},
-        "records": {key: (record.kind, record.result) for key, record in records.items() if not record.is_open},
+        "records": {
+            key: (record.kind, record.result)
+            for key, record in records.items()
+            if not (record.is_open or record.is_retrying)
+        },
         "by": {key.removeprefix("_by:"): by for key, by in steps.items() if key.startswith("_by:")},
     }
 
 
 def _expected(instance: Instance, message: str) -> dict[str, object]:
+    # of a time only Redis knows which
     names = (*_NUMBERS, *_TOKENS, *_TEXTS, "resumes")
-    is_delayed = instance.delay is not None and message.startswith("delayed until ")
+    has_time = (instance.delay is not None and message.startswith("delayed until ")) or (
+        instance.message == RETRYING
+        and re.fullmatch(r"retrying \w \(\d of 5\) at [-\d]+ [:\d]+(, and 1 more)?", message)
+    )
     return {
         **{name: getattr(instance, name) for name in names},
-        "message": message if is_delayed else instance.message,
+        "message": message if has_time else instance.message,
         "status": str(instance.status),
         "failed_keys": "\n".join(instance.failed_keys),
         "open": list(instance.open),
+        "retrying": instance.backing_off,
+        "retries": instance.retries,
         "kinds": instance.open,
         "records": instance.records,
         "by": instance.by,

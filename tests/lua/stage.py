@@ -13,7 +13,8 @@ from memable import lua
 from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
-from memable.holding import Held, Outcome, Payload, Point
+from memable.errors import StepFailed
+from memable.holding import AnyPoint, BackOff, Held, Outcome, Payload, Point
 from memable.journal import Draft, Record
 from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
@@ -44,6 +45,16 @@ def timer(key: str = "cooling-off", *, after_ms: float | None = None, at_ms: flo
 def receive(key: str = "next", mailbox: str = "chat", *, after_ms: float | None = None) -> Point:
     """A point that waits for a message."""
     return Point(key, StepKind.MESSAGE, "", ALL_JSON_TYPES, after_ms, mailbox=mailbox)
+
+
+def back_off(
+    key: str = "charge", *, after_ms: float = 1e9, attempts: int = 1, allowed: int = 5, age_ms: int = 0
+) -> BackOff:
+    """A step that has failed, and is to be called again."""
+    failure = StepFailed(
+        f"step {key!r} of order/42", key=key, attempts=attempts, error_type="ConnectionError", error_message="away"
+    )
+    return BackOff(key, attempts, allowed, Draft.retrying(failure, attempts), after_ms, elapsed_ms=0, age_ms=age_ms)
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,7 @@ class Stage:
         """A run of a new instance."""
         return await self.take(await self.invoke(instance_id), worker)
 
-    async def parked(self, *points: Point, instance_id: str = "42") -> Held:
+    async def parked(self, *points: AnyPoint, instance_id: str = "42") -> Held:
         """A run of a new instance that has come to rest."""
         held = await self.run(instance_id)
         assert await self.store.park(held, points or [approval()], [], "") == {}
@@ -296,4 +307,8 @@ class Stage:
         elif "due" in fields:
             await self.make_delay_due(keys)
             assert await self.store.begin(keys) is Answer.DONE
+        elif "entry" not in fields:
+            key = fields["retrying"].split("\n")[0]
+            await self.make_due(keys, key)
+            assert await self.store.fire_timer(keys, key) is Answer.DONE
         return await self.take(keys, worker)

@@ -12,7 +12,7 @@ from memable.holding import Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
-from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, receive, timer
+from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, back_off, receive, timer
 
 DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
 LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
@@ -165,6 +165,27 @@ async def begin(stage: Stage) -> None:
     assert await stage.store.begin(keys) is DONE
 
 
+async def open_back_off(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [back_off()], [])
+
+
+async def park_back_off(stage: Stage) -> None:
+    await stage.parked(back_off("a"), back_off("b", after_ms=1e8))
+
+
+async def back_off_over(stage: Stage) -> None:
+    held = await stage.parked(back_off())
+    await stage.make_due(held.keys, "charge")
+    assert await stage.store.fire_timer(held.keys, "charge") is DONE
+
+
+async def settle(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [back_off()], [])
+    await stage.store.settle(held, "charge", STEP, 5)
+
+
 async def recover(stage: Stage) -> None:
     assert await stage.recover(await stage.run()) is DONE
 
@@ -220,6 +241,10 @@ TABLE = {
     "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
     "resume, rerun": Row(resume_with_rerun, DONE, DONE, DONE, UNKNOWN, Answer.BUSY),
     "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
+    "open, back-off": Row(open_back_off, DONE, LOST, LOST, LOST, LOST),
+    "park, back-off": Row(park_back_off, DONE, DONE, LOST, LOST, LOST),
+    "fire_timer, back-off": Row(back_off_over, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
+    "settle": Row(settle, ALREADY, LOST, LOST, LOST, LOST),
     "recover": Row(recover, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "recover, failed": Row(recover_once_too_often, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
 }

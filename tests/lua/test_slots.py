@@ -15,7 +15,7 @@ from memable.holding import NextLife
 from memable.keys import Keys
 from memable.state import Status
 from memable.store import enter, new_token
-from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, receive, timer
+from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, back_off, receive, timer
 
 _LINE = re.compile(rb"[0-9.]+ \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
@@ -119,6 +119,15 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
         ((_, mended),) = await store.reconcile(keys.partition, WORKFLOW, Status.RUNNING, [instance_id])
         assert mended in ("entry", "timer")
         await stage.delete(keys)
+    await stage.invoke(instance_id)
+    held = await stage.take(keys)
+    await store.park(held, [back_off("charge")], [], "")
+    await stage.make_due(keys, "charge")
+    await store.fire_timer(keys, "charge")
+    held = await stage.take(keys)
+    await store.open(held, [back_off("charge", attempts=2), back_off("past", after_ms=0)], [])
+    await store.settle(held, "charge", STEP, 1)
+    await stage.delete(keys)
     await stage.delayed(instance_id=instance_id)
     await stage.make_delay_due(keys)
     await store.begin(keys)

@@ -23,14 +23,14 @@ from memable.errors import (
     SignalSuperseded,
     TypeMismatch,
 )
-from memable.holding import Held, LeaseLost, NextLife, Outcome, Payload, Point
+from memable.holding import AnyPoint, Held, LeaseLost, NextLife, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys
 from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
 from tests.lua.model import MAILBOX, Model
-from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, receive
+from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, back_off, receive
 
 REFUSALS = (
     InputConflict,
@@ -70,11 +70,18 @@ KINDS_AND_DEADLINES = [
     (StepKind.SIGNAL, -1.5),
     (StepKind.TIMER, -1.5),
 ]
-points = st.lists(
-    st.builds(lambda key, of: _point(key, *of), st.sampled_from(POINT_KEYS), st.sampled_from(KINDS_AND_DEADLINES)),
-    min_size=1,
-    max_size=2,
-    unique_by=lambda point: point.key,
+back_offs = st.builds(
+    lambda key, after_ms, attempts: back_off(key, after_ms=after_ms, attempts=attempts),
+    st.sampled_from(STEP_KEYS),
+    st.sampled_from([NEVER_MS, NEVER_MS, -1.5]),
+    st.integers(1, 3),
+)
+opened = st.builds(lambda key, of: _point(key, *of), st.sampled_from(POINT_KEYS), st.sampled_from(KINDS_AND_DEADLINES))
+points = st.one_of(
+    *(
+        st.lists(each, min_size=1, max_size=2, unique_by=lambda point: point.key)
+        for each in (opened, opened, opened | back_offs, back_offs)
+    )
 )
 PAST = _point("past", StepKind.TIMER, -1.5)
 """Done as soon as it is waited for: a park that names it lets the run go on."""
@@ -262,6 +269,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.invoke(instance_id, "1", NOW, is_answered=True)
         elif instance.status.is_at_rest and goes_on:
             self.resume(instance_id, is_answered=True)
+        elif instance.rests and instance.backing_off:
+            self.a_deadline_comes(instance_id, fires=True)
         elif instance.delay is not None:
             self.a_delay_ends(instance_id, begins=True, is_answered=True)
         self.deliver(instance_id, worker)
@@ -281,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
         self,
         instance_id: str,
         worker: str,
-        opened: Sequence[Point],
+        opened: Sequence[AnyPoint],
         withdrawn: Sequence[str],
         parks: bool,
         comes: str,
@@ -315,7 +324,7 @@ class StoreMachine(RuleBasedStateMachine):
         data: st.DataObject,
         instance_id: str,
         worker: str,
-        changes: Sequence[tuple[Sequence[Point], Sequence[str], bool]],
+        changes: Sequence[tuple[Sequence[AnyPoint], Sequence[str], bool]],
     ) -> None:
         """A run opens, withdraws and opens again, and one of these calls comes late."""
         self.take(instance_id, worker, goes_on=True)
@@ -369,12 +378,26 @@ class StoreMachine(RuleBasedStateMachine):
             held=held,
         )
 
+    @rule(data=st.data(), key=keys_of_any_kind, is_answered=st.booleans())
+    @precondition(lambda self: self.runs)
+    def settle(self, data: st.DataObject, key: str, is_answered: bool) -> None:
+        held = self.a_run(data)
+        result = str(len(self.made)).encode()
+        self.make(
+            lambda: self.store.settle(held, key, Draft.completed(StepKind.STEP, "int", result, attempts=2), 1),
+            lambda: self.model.settle(held, key, result),
+            is_answered=is_answered,
+            held=held,
+        )
+
     @rule(data=st.data(), opened=points, withdrawn=withdrawals, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
-    def open(self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
+    def open(
+        self, data: st.DataObject, opened: Sequence[AnyPoint], withdrawn: Sequence[str], is_answered: bool
+    ) -> None:
         self.open_at(self.a_run(data), opened, withdrawn, is_answered)
 
-    def open_at(self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], is_answered: bool) -> None:
+    def open_at(self, held: Held, opened: Sequence[AnyPoint], withdrawn: Sequence[str], is_answered: bool) -> None:
         turn = held.turn + 1
         self.make(
             lambda: self.store.open(held, opened, withdrawn),
@@ -386,12 +409,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), opened=points, withdrawn=withdrawals, message=texts, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
     def park(
-        self, data: st.DataObject, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
+        self, data: st.DataObject, opened: Sequence[AnyPoint], withdrawn: Sequence[str], message: str, is_answered: bool
     ) -> None:
         self.park_at(self.a_run(data), opened, withdrawn, message, is_answered)
 
     def park_at(
-        self, held: Held, opened: Sequence[Point], withdrawn: Sequence[str], message: str, is_answered: bool
+        self, held: Held, opened: Sequence[AnyPoint], withdrawn: Sequence[str], message: str, is_answered: bool
     ) -> None:
         turn = held.turn + 1
         self.make(
