@@ -127,10 +127,9 @@ async def test_two_steps_side_by_side_wait_each_for_their_own() -> None:
 
     @app.workflow("both")
     async def both(ctx: Context) -> list[str]:
-        return await asyncio.gather(
-            ctx.step("a:v1", flakies["a"], retry=HOURLY, returns=str),
-            ctx.step("b:v1", flakies["b"], retry=RetryPolicy.fixed(4, timedelta(minutes=25)), returns=str),
-        )
+        a = ctx.step("a:v1", flakies["a"], retry=HOURLY, returns=str)
+        b = ctx.step("b:v1", flakies["b"], retry=RetryPolicy.fixed(4, timedelta(minutes=25)), returns=str)
+        return [*await asyncio.gather(a, b)]
 
     async with TestEngine(app) as engine:
         instance = await engine.invoke(both, id="1")
@@ -155,9 +154,8 @@ async def test_beside_a_signal_the_instance_is_suspended_and_both_go_on() -> Non
 
     @app.workflow("both")
     async def both(ctx: Context) -> list[Any]:
-        return await asyncio.gather(
-            ctx.step("charge:v1", flaky, retry=HOURLY, returns=str), ctx.suspend("approval", status="please approve")
-        )
+        charge = ctx.step("charge:v1", flaky, retry=HOURLY, returns=str)
+        return [*await asyncio.gather(charge, ctx.suspend("approval", status="please approve"))]
 
     async with TestEngine(app) as engine:
         first, second = await engine.invoke(both, id="1"), await engine.invoke(both, id="2")
@@ -166,7 +164,7 @@ async def test_beside_a_signal_the_instance_is_suspended_and_both_go_on() -> Non
             known = await instance.metadata()
             assert known is not None
             assert (known.state.key, known.waiting_on) == ("approval", ["approval"])
-            with pytest.raises(SignalRejected, match="this key is a step"):
+            with pytest.raises(SignalRejected, match="this key waits for a retry"):
                 await instance.signal("charge:v1", "charged")
         await first.signal("approval", "yes")
         await engine.settle()

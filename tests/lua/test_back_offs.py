@@ -170,7 +170,7 @@ async def test_one_that_waits_is_not_recorded_as_others_are(stage: Stage) -> Non
     there = await stage.store.record(held, "charge", STEP, 5)
     assert there is not None
     assert Record(there).is_retrying
-    with pytest.raises(SignalRejected, match="this key is a step"):
+    with pytest.raises(SignalRejected, match="this key waits for a retry"):
         await stage.store.signal(held.keys, "charge", "s1", YES)
 
 
