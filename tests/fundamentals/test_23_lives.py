@@ -18,6 +18,7 @@ from memable import (
     InputConflict,
     InputMissing,
     SignalRejected,
+    SignalSuperseded,
     Status,
     StepConflict,
     SuspendPoint,
@@ -359,3 +360,38 @@ async def test_an_input_that_a_later_life_gave_is_read_by_its_type(start: Start)
 
     async with start(app) as engine:
         assert await (await engine.invoke(typed, {1: {"a"}})).result() == "[1, 2] {'b'}"
+
+
+async def test_a_kept_signal_waits_for_the_next_life_and_one_that_was_taken_is_not_taken_again(start: Start) -> None:
+    app = App()
+
+    @app.workflow("asks")
+    async def asks(ctx: Context, answers: list[bool]) -> list[bool]:
+        answers = [*answers, await ctx.suspend(MORE, status=f"question {len(answers)}")]
+        return answers if len(answers) == 3 else ctx.continue_as(answers)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(asks, [], id="1")
+        await instance.wait()
+        await instance.signal(MORE, True, signal_id="first")
+        await _asked(instance, 1)
+        await instance.signal(MORE, True, signal_id="first")  # whoever sent it had no reply
+        await instance.signal(MORE, False, signal_id="second")
+        # at once: perhaps the point of the next life is not open yet, or the life has not even begun
+        await _sent(instance, "third")
+        assert await instance.result() == [True, False, True]
+
+
+async def _asked(instance: Any, number: int) -> None:
+    async for state in instance.states():
+        if state.message == f"question {number}":
+            return
+
+
+async def _sent(instance: Any, signal_id: str) -> None:
+    while True:
+        try:
+            await instance.signal(MORE, True, buffer=True, signal_id=signal_id)
+            return
+        except SignalSuperseded:  # by the second, while its life goes on
+            await asyncio.sleep(0.01)
