@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +17,7 @@ from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch
 from memable.inputs import MISSING, encode_input, encode_payload
 from memable.invocation import Invocation
 from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
+from memable.labels import check_labels
 from memable.listing import Listing
 from memable.moments import Due
 from memable.pubsub import Subscriptions
@@ -147,19 +148,42 @@ class Client:
 
     @overload
     async def invoke(
-        self, workflow: Workflow[None, O], *, id: str | None = None, delay: Delay = None
+        self,
+        workflow: Workflow[None, O],
+        *,
+        id: str | None = None,
+        delay: Delay = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Invocation[O]: ...
     @overload
     async def invoke(
-        self, workflow: Workflow[I, O], input: I, *, id: str | None = None, delay: Delay = None
+        self,
+        workflow: Workflow[I, O],
+        input: I,
+        *,
+        id: str | None = None,
+        delay: Delay = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Invocation[O]: ...
     @overload
     async def invoke(
-        self, workflow: str, input: Any = ..., *, id: str | None = None, delay: Delay = None
+        self,
+        workflow: str,
+        input: Any = ...,
+        *,
+        id: str | None = None,
+        delay: Delay = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Invocation[Any]: ...
 
     async def invoke(
-        self, workflow: AnyWorkflow, input: Any = MISSING, *, id: str | None = None, delay: Delay = None
+        self,
+        workflow: AnyWorkflow,
+        input: Any = MISSING,
+        *,
+        id: str | None = None,
+        delay: Delay = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Invocation[Any]:
         """Start an instance, once: when this returns, Redis has it, and some worker will run it.
 
@@ -167,39 +191,57 @@ class Client:
         nothing is started; so a call whose outcome is not known can be repeated. Without an `id` it gets a random
         one. `delay`: seconds, a `timedelta` or an aware datetime until which it stays queued (`queued: delayed until
         12:00:05`, in UTC); negative or past is at once. It is kept in Redis, needs no process meanwhile, and is no
-        part of what the instance is: the same id with another delay changes nothing.
+        part of what the instance is: the same id with another delay changes nothing. Neither are `labels`, by which
+        `list_instances` finds it: at most 10, for as long as the instance is kept.
 
         `InvalidKey`; `WorkflowNotFound` for a name that neither this client's app has nor a worker announced;
         `InputMissing`, `TypeMismatch`, `SerializationError` or `PayloadTooLarge` before anything is written;
-        `InputConflict` if the id is taken by an instance with another input; `ValueError` for a naive datetime, NaN
-        and infinity; `StorageError`, `NotStarted`.
+        `InputConflict` if the id is taken by an instance with another input; `InvalidLabel`; `ValueError` for a naive
+        datetime, NaN and infinity; `StorageError`, `NotStarted`.
         """
         name = _name_of(workflow)
         chosen = new_token() if id is None else check_name("instance id", id)
         due = Due.of(delay, f"the delay of {name}/{chosen}")
+        called = check_labels(labels)
         online = self._require_started()
         known = await self._known(workflow)
         raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
-        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, due)
+        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, due, called)
         return self._handle(workflow, chosen, created=created)
 
     @overload
     async def invoke_many(
-        self, workflow: Workflow[I, O], inputs: Iterable[I], *, ids: Sequence[str] | None = None
+        self,
+        workflow: Workflow[I, O],
+        inputs: Iterable[I],
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Invocation[O] | InputConflict]: ...
     @overload
     async def invoke_many(
-        self, workflow: str, inputs: Iterable[Any], *, ids: Sequence[str] | None = None
+        self,
+        workflow: str,
+        inputs: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Invocation[Any] | InputConflict]: ...
 
     async def invoke_many(
-        self, workflow: AnyWorkflow, inputs: Iterable[Any], *, ids: Sequence[str] | None = None
+        self,
+        workflow: AnyWorkflow,
+        inputs: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Invocation[Any] | InputConflict]:
         """Start an instance for each of `inputs`, in few round trips: handles in order.
 
         Where an id is taken by an instance with another input, an `InputConflict` stands in the handle's place. All
         inputs are checked before anything is written. It is not atomic: after a `StorageError` some may have been
-        started; with `ids` the call can be repeated. For a workflow without input give `None` for each instance.
+        started; with `ids` the call can be repeated. For a workflow without input give `None` for each instance. All
+        of them get the `labels`.
         Errors as for `invoke`; `ValueError` if there are not as many ids as inputs.
         """
         name = _name_of(workflow)
@@ -207,6 +249,7 @@ class Client:
         chosen = [new_token() for _ in values] if ids is None else [check_name("instance id", each) for each in ids]
         if len(chosen) != len(values):
             raise ValueError(f"invoke_many of {name!r} got {len(values)} inputs and {len(chosen)} ids")
+        called = check_labels(labels)
         online = self._require_started()
         known = await self._known(workflow)
         encoded = [
@@ -218,7 +261,8 @@ class Client:
             batch = chosen[first : first + _BATCH]
             raws = encoded[first : first + _BATCH]
             answers = await online.store.invoke_many(
-                [(online.store.keys.of(name, each), new_token(), raw) for each, raw in zip(batch, raws, strict=True)]
+                [(online.store.keys.of(name, each), new_token(), raw) for each, raw in zip(batch, raws, strict=True)],
+                called,
             )
             handles += (
                 answer if isinstance(answer, InputConflict) else self._handle(workflow, each, created=answer)
@@ -388,7 +432,7 @@ class Client:
         """
         keys = self._find(workflow, id)
         online = self._online()
-        await online.store.delete(keys, await online.reader.life(keys))
+        await online.store.delete(keys, *await online.reader.life_and_labels(keys))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -402,6 +446,7 @@ class Client:
         workflow: AnyWorkflow | None = None,
         *,
         status: Status | str | None = None,
+        labels: Mapping[str, str] | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
@@ -411,16 +456,20 @@ class Client:
         all pages to come; what changes its status may be missed or met by pages that ask for one. The cost grows with
         the page, not with the number of instances. An unknown workflow is an empty page.
 
-        `InvalidCursor`; `ValueError` for a status that there is none of, or a limit below 1; `InvalidKey`,
-        `StorageError`, `NotStarted`.
+        With `labels`, those that have all of them. There is an index for each label: of several, the one with the
+        fewest instances is walked, and each instance in it that has not the other labels, or not the status, is read
+        and left out.
+
+        `InvalidCursor`; `ValueError` for a status that there is none of, or a limit below 1; `InvalidLabel`,
+        `InvalidKey`, `StorageError`, `NotStarted`.
         """
         name = None if workflow is None else _name_of(workflow)
-        wanted = None if status is None else Status(status)
+        wanted, called = None if status is None else Status(status), check_labels(labels)
         if type(limit) is not int or limit < 1:
             raise ValueError(f"limit must be a whole number from 1, not {limit!r}")
         online = self._online()
         names = [name] if name is not None else await self._all_names(online)
-        return await Listing(online.store, online.reader, names, wanted).page(limit, cursor)
+        return await Listing(online.store, online.reader, names, wanted, called).page(limit, cursor)
 
     async def steps(self, workflow: AnyWorkflow, id: str) -> list[StepRecord]:
         """What the instance has recorded, in the order in which it was started.

@@ -7,6 +7,7 @@ MemableError
 ├── InstanceBusy              the instance is not at rest, or has not ended
 ├── RecordNotFound            the instance has no record under this key
 ├── InvalidKey                a name, key or id that cannot be one
+├── InvalidLabel              a label that cannot be one
 ├── InputConflict             the id is taken by an instance with another input
 ├── InputMissing              the workflow takes an input and got none
 ├── SerializationError        a value that has no exact JSON form
@@ -111,6 +112,10 @@ class InvalidKey(MemableError):
             f"characters, and a key must not start with '_'"
         )
         self.label, self.value = label, value
+
+
+class InvalidLabel(MemableError, ValueError):
+    """A label whose name or value cannot be one, or too many of them; the text says which."""
 
 
 class InputConflict(MemableError):

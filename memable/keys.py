@@ -11,6 +11,7 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:stream:WF`       | stream  | an entry (`i`: ID) per instance ready or running      | for ever; empty idle   |
 | `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms; `_delay` for a KEY     | while it has a member  |
 | `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
+| `ns:{p}:label:WF/K=V`    | zset    | ID by creation time in µs: those with this label      | trimmed by the leader  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
 | `ns:{p}:solitude`        | string  | a worker takes nothing, so that a suspect runs alone   | three leases           |
@@ -30,7 +31,10 @@ channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the 
 a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
 `news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
 (runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
-had one), `created_us`, `started_ms`, `completed_ms`.
+had one), `labels` (`K=V`, one a line), `created_us`, `started_ms`, `completed_ms`.
+
+An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
+when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
 `_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id) and `_retry:KEY` (how often a
@@ -46,6 +50,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -153,6 +158,10 @@ class InstanceKeys:
     def index(self, status: Status) -> str:
         return self._shared.indexes[status]
 
+    def labels(self, lines: Iterable[str]) -> list[str]:
+        """The indexes of labels, given as `NAME=VALUE` each."""
+        return [self.partition.label(self.workflow, line) for line in lines]
+
 
 class _Shared:
     """The names that the instances of a workflow in one partition share."""
@@ -201,6 +210,10 @@ class Partition:
     def index(self, workflow: str, status: Status) -> str:
         return f"{self.prefix}index:{workflow}/{status.value}"
 
+    def label(self, workflow: str, line: str) -> str:
+        """The index of a label, given as `NAME=VALUE`."""
+        return f"{self.prefix}label:{workflow}/{line}"
+
     def control(self, worker: str) -> str:
         return f"{self.prefix}control:{worker}"
 
@@ -240,6 +253,16 @@ def split_timer_member(member: str) -> tuple[str, str, str]:
     """Workflow, instance id and key of a member of `timers`; `points.lua` joins them."""
     workflow, instance_id, key = member.split("/", 2)
     return workflow, instance_id, key
+
+
+def split_expiry_member(member: str) -> tuple[str, str, str, list[str]]:
+    """Workflow and instance id of a member of `expiry`; of one for labels, too, when the instance was made, and these.
+
+    That is in µs, else empty. `state.lua` joins them. `ValueError` for what is none.
+    """
+    name, _, labelled = member.partition("\n")
+    created_us, *lines = labelled.split("\n")
+    return *split_instance_name(name), created_us, lines
 
 
 def split_instance_name(name: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Pages of instances, newest first, at a cost that grows with the page and not with the number of instances.
 
-Each workflow has, in each partition, one index per status: instance ids by creation time. A page is merged from all of
-them. Indexes are trimmed lazily, and an instance may move while the page is read, so what an index says is only a hint
-where to look: the instance's hash decides.
+Each workflow has, in each partition, one index per status and one per label: instance ids by creation time. A page is
+merged from those of all statuses, or of one label. Indexes are trimmed lazily, and an instance may move while the page
+is read, so what an index says is only a hint where to look: the instance's hash decides.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Final
 
 from memable.errors import InvalidCursor
 from memable.keys import Partition
+from memable.labels import NO_LABELS, Labels, lines_of
 from memable.reading import Reader
 from memable.state import Page, Status, WorkflowMetadata
 from memable.store import Store
 
 _IDS_A_ROUND: Final = 2000
 _MIN_IDS_AN_INDEX: Final = 16
+_MAX_READ: Final = 500
+"""How many instances are read at a time, unless a page is larger."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,17 +55,27 @@ class _Place:
 
 
 class Listing:
-    """One listing of a namespace: some workflows, one status or all."""
+    """One listing of a namespace: some workflows, one status or all, all of some labels."""
 
-    def __init__(self, store: Store, reader: Reader, workflows: Sequence[str], status: Status | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        workflows: Sequence[str],
+        status: Status | None,
+        labels: Labels = NO_LABELS,
+    ) -> None:
         self._store, self._reader = store, reader
         self._workflows = workflows
-        self._status = status
+        self._status, self._labels = status, labels
         self._statuses = list(Status) if status is None else [status]
+        self._line: str | None = None
+        """The label whose indexes are walked."""
 
     async def page(self, limit: int, cursor: str | None) -> Page:
         """The next `limit` instances after `cursor`; `InvalidCursor`."""
         after = None if cursor is None else _Place.at(cursor)
+        self._line = await self._rarest_label()
         found: list[tuple[_Place, WorkflowMetadata]] = []
         chunk, batch, is_exhausted = self._first_chunk(limit), limit + 1, not self._workflows
         # one more than asked for tells whether there is another page
@@ -73,13 +86,14 @@ class Listing:
             while places and len(found) <= limit:
                 looked_at, places = places[:batch], places[batch:]
                 found.extend(await self._alive(looked_at))
-                # where one was gone, many may be
-                batch = max(batch, _MIN_IDS_AN_INDEX)
+                # where one was gone, or is of another status, many may be
+                batch = min(max(2 * batch, _MIN_IDS_AN_INDEX), max(batch, _MAX_READ))
         items = [known for _, known in found[:limit]]
         return Page(items, found[limit - 1][0].cursor() if len(found) > limit else None)
 
     def _first_chunk(self, limit: int) -> int:
-        indexes = len(self._workflows) * len(self._statuses) * len(self._store.keys.partitions)
+        of_a_workflow = len(self._statuses) if self._line is None else 1
+        indexes = len(self._workflows) * of_a_workflow * len(self._store.keys.partitions)
         # one to tell whether there is another page, and one that the page before ended with
         return min(limit + 2, max(_MIN_IDS_AN_INDEX, _IDS_A_ROUND // max(indexes, 1)))
 
@@ -107,15 +121,33 @@ class Listing:
         return merged, merged[-1] if merged else after, floor is None
 
     async def _read(self, partition: Partition, newest_us: int | None, chunk: int) -> list[list[_Place]]:
-        names = [(workflow, partition.index(workflow, each)) for workflow in self._workflows for each in self._statuses]
+        names = [(workflow, index) for workflow in self._workflows for index in self._indexes(partition, workflow)]
         pages = await self._store.newest([index for _, index in names], newest_us, chunk)
         return [
             [_Place(created_us, workflow, instance_id) for instance_id, created_us in page]
             for (workflow, _), page in zip(names, pages, strict=True)
         ]
 
+    def _indexes(self, partition: Partition, workflow: str) -> list[str]:
+        if self._line is not None:
+            return [partition.label(workflow, self._line)]
+        return [partition.index(workflow, status) for status in self._statuses]
+
+    async def _rarest_label(self) -> str | None:
+        """That of the labels which the fewest instances have, or had."""
+        lines = lines_of(self._labels)
+        if len(lines) <= 1:
+            return lines[0] if lines else None
+        counts = await asyncio.gather(*(self._count(line) for line in lines))
+        return min(zip(counts, lines, strict=True))[1]
+
+    async def _count(self, line: str) -> int:
+        partitions, command = self._store.keys.partitions, self._store.connection.command
+        asked = (command("ZCARD", each.label(name, line)) for each in partitions for name in self._workflows)
+        return sum(await asyncio.gather(*asked))
+
     async def _alive(self, places: Sequence[_Place]) -> Iterator[tuple[_Place, WorkflowMetadata]]:
-        """Those that still are what the index says: not expired, not a namesake's, and of the status asked for."""
+        """Those that still are what the index says: not expired, not a namesake's, and what was asked for."""
         keys = self._store.keys
         known = await self._reader.metadata_of(keys.of(place.workflow, place.instance_id) for place in places)
         return (
@@ -124,4 +156,5 @@ class Listing:
             if each is not None
             and each[1] == place.created_us
             and (self._status is None or each[0].status is self._status)
+            and self._labels.items() <= each[0].labels.items()
         )

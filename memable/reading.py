@@ -14,6 +14,7 @@ from memable.codec import from_json
 from memable.errors import InstanceNotFound
 from memable.journal import Record, pairs, to_datetime
 from memable.keys import INTERNAL_PREFIX, InstanceKeys
+from memable.labels import Labels, parse_lines
 from memable.state import Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store
 
@@ -104,12 +105,12 @@ class Reader:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
         return Seen(int(version), _state(status, message, _lines(waiting)), output, error)
 
-    async def life(self, keys: InstanceKeys) -> str:
-        """Which instance now has this id, to act on no other; `InstanceNotFound`."""
-        life = await self._command("HGET", keys.instance, "life")
+    async def life_and_labels(self, keys: InstanceKeys) -> tuple[str, Labels]:
+        """The life that invoke made, which tells an instance from another of its id; its labels. `InstanceNotFound`."""
+        first, life, labels = await self._command("HMGET", keys.instance, "invoked_by", "life", "labels")
         if life is None:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        return str(life.decode())
+        return (first or life).decode(), parse_lines(_lines(labels))
 
     async def metadata(self, keys: InstanceKeys) -> WorkflowMetadata | None:
         """All that is known of the instance now; nothing if there is none."""
@@ -154,11 +155,12 @@ _METADATA: Final = (
     "attempt",
     "worker",
     "error",
+    "labels",
 )
 
 
 def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowMetadata, int] | None:
-    status, message, waiting_lines, created_us, started_ms, completed_ms, attempt, worker, error = fields
+    status, message, waiting_lines, created_us, started_ms, completed_ms, attempt, worker, error, labels = fields
     if status is None or created_us is None:
         return None
     waiting = _lines(waiting_lines)
@@ -175,5 +177,6 @@ def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowM
         worker=_text(worker),
         error=None if error is None else str(Failure.parse(error)),
         waiting_on=waiting,
+        labels=parse_lines(_lines(labels)),
     )
     return known, int(created_us)

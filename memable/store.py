@@ -10,6 +10,7 @@ import asyncio
 import base64
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from memable import lua
@@ -28,6 +29,7 @@ from memable.errors import (
 from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
+from memable.labels import NO_LABELS, Labels, lines_of
 from memable.lua import Answer
 from memable.moments import NOW, Due
 from memable.state import Status, StepKind
@@ -70,13 +72,14 @@ _SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
     lua.later, ("signal", "send", "resume", "fire_timer", "begin", "recover", "forget")
 )
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
-_PAGE, _RECONCILE, _DELETE = map(lua.later, ("page", "reconcile", "delete"))
+_PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "delete", "unlabel"))
 _CONTINUE_AS = lua.later("continue_as")
 _SETTLE = lua.later("settle")
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
 
+@lru_cache(maxsize=1024)
 def _with_keys(script: lua.Script, key_count: int) -> Script:
     """A script that takes any number of keys: how many is the caller's to say."""
     return Script(script.name, script.source, script.sha, key_count)
@@ -162,13 +165,17 @@ class Store:
 
     # ── from applications ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def invoke(self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW) -> bool:
+    async def invoke(
+        self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW, labels: Labels = NO_LABELS
+    ) -> bool:
         """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
-        return _is_new(keys, input, await self._invoke(keys, life, input, due))
+        return _is_new(keys, input, await self._invoke(keys, life, input, due, labels))
 
-    async def invoke_many(self, instances: Sequence[tuple[InstanceKeys, str, bytes]]) -> list[bool | InputConflict]:
+    async def invoke_many(
+        self, instances: Sequence[tuple[InstanceKeys, str, bytes]], labels: Labels = NO_LABELS
+    ) -> list[bool | InputConflict]:
         """As `invoke` for each, all at once; a conflict stands in its place. Whatever fails, all are waited for."""
-        calls = [self._invoke(*each) for each in instances]
+        calls = [self._invoke(*each, NOW, labels) for each in instances]
         await asyncio.wait(calls)
         failures = [error for call in calls if (error := call.exception()) is not None]
         if failures:
@@ -181,8 +188,11 @@ class Store:
                 answers.append(conflict)
         return answers
 
-    def _invoke(self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW) -> asyncio.Future[list[Any]]:
+    def _invoke(
+        self, keys: InstanceKeys, life: str, input: bytes, due: Due, labels: Labels
+    ) -> asyncio.Future[list[Any]]:
         after_ms, at_ms = due.arguments()
+        lines = lines_of(labels) if labels else ()
         arguments = _INVOKE.bind(
             instance=keys.instance,
             steps=keys.steps,
@@ -194,15 +204,17 @@ class Store:
             completed=keys.index(Status.COMPLETED),
             failed=keys.index(Status.FAILED),
             cancelled=keys.index(Status.CANCELLED),
+            label_indexes=keys.labels(lines) if lines else (),
             id=keys.instance_id,
             name=keys.name,
             life=life,
             input=input,
+            labels="\n".join(lines),
             after_ms=after_ms,
             at_ms=at_ms,
             wake=keys.partition.wake,
         )
-        return self.connection.call(_INVOKE, arguments)
+        return self.connection.call(_with_keys(_INVOKE, _INVOKE.key_count - 1 + len(lines)), arguments)
 
     async def signal(
         self, keys: InstanceKeys, key: str, signal_id: str, payload: Payload, *, keeps: bool = False
@@ -281,10 +293,14 @@ class Store:
         if answer < 0:
             raise _refuse(answer, keys)
 
-    async def delete(self, keys: InstanceKeys, life: str) -> None:
-        """Forget an instance that has ended, if it still is of this life; `InstanceBusy`."""
-        arguments = _DELETE.bind(**self._leaving(keys), steps=keys.steps, inbox=keys.inbox, life=life)
-        answer, *status = await self.connection.call(_DELETE, arguments)
+    async def delete(self, keys: InstanceKeys, life: str, labels: Labels = NO_LABELS) -> None:
+        """Forget an instance that has ended, if it still is of this life; its labels are these. `InstanceBusy`."""
+        indexes = keys.labels(lines_of(labels))
+        arguments = _DELETE.bind(
+            **self._leaving(keys), steps=keys.steps, inbox=keys.inbox, label_indexes=indexes, life=life
+        )
+        script = _with_keys(_DELETE, _DELETE.key_count - 1 + len(indexes))
+        answer, *status = await self.connection.call(script, arguments)
         if answer == Answer.BUSY:
             raise InstanceBusy(keys.workflow, keys.instance_id, _text(status[0]), awaited="end")
 
@@ -613,6 +629,22 @@ class Store:
     async def forget(self, keys: InstanceKeys) -> bool:
         """Remove an instance whose retention is over from the listing; whether it is out of it."""
         answer = await self.connection.call(_FORGET, _FORGET.bind(**self._leaving(keys)))
+        return bool(answer == Answer.DONE)
+
+    async def unlabel(self, keys: InstanceKeys, place: str, created_us: str, lines: Sequence[str]) -> bool:
+        """Remove an instance whose retention is over from the indexes of its labels; whether it is out of them."""
+        indexes = keys.labels(lines)
+        answer = await self.connection.call(
+            _with_keys(_UNLABEL, _UNLABEL.key_count - 1 + len(indexes)),
+            _UNLABEL.bind(
+                instance=keys.instance,
+                expiry=keys.expiry,
+                label_indexes=indexes,
+                id=keys.instance_id,
+                place=place,
+                created_us=created_us,
+            ),
+        )
         return bool(answer == Answer.DONE)
 
     async def lead(self, partition: Partition, token: str, ttl_ms: int, *, is_new: bool = False) -> Lead:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memable.cli.options import Target, delay_value, json_value, takes_target
+from memable.cli.options import Target, delay_value, json_value, label_values, takes_target
 from memable.cli.printing import instance_document, one_line, print_json
 from memable.cli.root import FINE, INSTANCE_FAILED
 from memable.client import Client
@@ -30,10 +30,25 @@ from memable.state import Status, WorkflowMetadata
     callback=delay_value,
     help="Start it later: in 90 (seconds), 15m, 2h or 1d, or at a time such as 2030-01-31T12:00:05Z.",
 )
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=label_values,
+    help="Call it so, for `list --label` to find it; repeatable.",
+)
 @click.option("--wait", is_flag=True, help="Wait until it comes to rest: done, failed, or waiting for a signal.")
 @takes_target
 def invoke(
-    target: Target, *, workflow: str, input: Any, id: str | None, delay: timedelta | datetime | None, wait: bool
+    target: Target,
+    *,
+    workflow: str,
+    input: Any,
+    id: str | None,
+    delay: timedelta | datetime | None,
+    labels: dict[str, str],
+    wait: bool,
 ) -> int:
     """Start an instance of WORKFLOW, once, with INPUT_JSON ('-' reads it from stdin).
 
@@ -41,7 +56,7 @@ def invoke(
     """
 
     async def act(client: Client) -> int:
-        invocation = await client.invoke(workflow, input, id=id, delay=delay)
+        invocation = await client.invoke(workflow, input, id=id, delay=delay, labels=labels)
         if wait:
             state = await invocation.wait()
             output = await invocation.result() if state.status is Status.COMPLETED else None

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from memable.cli.options import Target, takes_target
+from memable.cli.options import Target, label_values, takes_target
 from memable.cli.printing import (
     add_row,
     coloured,
@@ -28,20 +28,37 @@ from memable.cli.printing import (
 from memable.cli.root import FINE
 from memable.client import Client
 from memable.errors import InstanceNotFound, MemableError
+from memable.labels import lines_of
 from memable.state import Status, StepKind, StepRecord, StepState, WorkflowMetadata
 
 
 @click.command(name="list", short_help="List instances, the newest first.")
 @click.argument("workflow", required=False)
 @click.option("--status", type=click.Choice([each.value for each in Status]), help="Only those in this status.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=label_values,
+    help="Only those with this label; repeatable.",
+)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended, as it said.")
 @takes_target
-def list_(target: Target, *, workflow: str | None, status: str | None, limit: int, cursor: str | None) -> int:
+def list_(
+    target: Target,
+    *,
+    workflow: str | None,
+    status: str | None,
+    labels: dict[str, str],
+    limit: int,
+    cursor: str | None,
+) -> int:
     """List instances, the newest first: of WORKFLOW or of all."""
 
     async def act(client: Client) -> int:
-        page = await client.list_instances(workflow, status=status, limit=limit, cursor=cursor)
+        page = await client.list_instances(workflow, status=status, labels=labels, limit=limit, cursor=cursor)
         if target.as_json:
             print_json({"items": [instance_document(each) for each in page.items], "cursor": page.cursor})
             return FINE
@@ -98,6 +115,7 @@ def _print_instance(out: Console, known: WorkflowMetadata, output: Any, steps: l
         ("instance", f"{known.workflow}/{known.instance_id}"),
         ("state", coloured(known.state)),
         ("waits for", ", ".join(known.waiting_on)),
+        ("labels", ", ".join(lines_of(known.labels))),
         ("created", local(known.created_at)),
         ("started", local(known.started_at)),
         ("ended", local(known.completed_at)),

@@ -85,3 +85,14 @@ def delay_value(_ctx: click.Context, _param: click.Parameter, value: str | None)
     if moment.utcoffset() is None:
         raise click.BadParameter(f"{value!r} is a time without its zone: {value}Z is in UTC")
     return moment
+
+
+def label_values(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The callback of an option that is given once a label."""
+    labels = dict[str, str]()
+    for value in values:
+        name, is_one, rest = value.partition("=")
+        if not is_one or name in labels:
+            raise click.BadParameter(f"{value!r} is no NAME=VALUE" if not is_one else f"{name!r} is given twice")
+        labels[name] = rest
+    return labels

@@ -1,5 +1,5 @@
 -- delete: forget an instance that has ended, at once.
--- USES  status, listing
+-- USES  time, state, status, listing
 -- KEYS  instance   hash  goes
 -- KEYS  steps      hash  goes
 -- KEYS  inbox      hash  goes
@@ -7,12 +7,15 @@
 -- KEYS  completed  zset  its place in one of these goes
 -- KEYS  failed     zset
 -- KEYS  cancelled  zset
+-- KEYS  label_indexes...  zset  its places in those of its labels
 -- ARGV  id, name, life
 -- RETURNS  DONE deleted, now or before | BUSY and the status of one that lives
--- RETRY  by `life`, which the client has read before: one of another life is another instance, and this one is gone: DONE
-local known = redis.call('HMGET', instance, 'life', 'status')
-if known[1] ~= life then return {DONE} end
+-- RETRY  by `life`, that of its invoke, which the client has read before: with another, it is another instance: DONE
+local known = redis.call('HMGET', instance, 'life', 'status', 'created_us', 'labels', 'invoked_by')
+if (known[5] or known[1]) ~= life then return {DONE} end
 if not is_terminal(known[2]) then return {BUSY, known[2]} end
 redis.call('DEL', instance, steps, inbox)
 leave_listing(expiry, name, id, {completed, failed, cancelled})
+for _, index in ipairs(label_indexes) do redis.call('ZREM', index, id) end
+if known[4] then redis.call('ZREM', expiry, labels_place(name, known[3], known[4])) end
 return {DONE}

@@ -10,7 +10,8 @@
 -- KEYS  completed zset    the same
 -- KEYS  failed    zset
 -- KEYS  cancelled zset
--- ARGV  id, name, life, input, after_ms, at_ms, wake
+-- KEYS  label_indexes... zset  its places in those of its labels
+-- ARGV  id, name, life, input, labels, after_ms, at_ms, wake
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
 local known = redis.call('HMGET', instance, 'life', 'input', 'invoked_by', 'first_input')
@@ -39,4 +40,6 @@ redis.call('DEL', steps, inbox)
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
 leave_listing(expiry, name, id, {completed, failed, cancelled})
 redis.call('ZADD', queued, created_us, id)
+if labels ~= '' then redis.call('HSET', instance, 'labels', labels) end
+for _, index in ipairs(label_indexes) do redis.call('ZADD', index, created_us, id) end
 return {DONE}

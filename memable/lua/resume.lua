@@ -14,7 +14,7 @@
 -- ARGV  id, name, token, events, rerun...
 -- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | BUSY status, and there is something to rerun | NO_RECORD the keys in rerun without a record | UNKNOWN instance
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
-local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys')
+local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return {UNKNOWN} end
 if string.find(known[2] or '', token, 1, true) then return {DONE} end
@@ -42,6 +42,7 @@ redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
 redis.call('PERSIST', inbox)
 redis.call('ZREM', expiry, name)
+if known[5] then redis.call('ZREM', expiry, labels_place(name, known[4], known[5])) end
 -- others may resume before a retry comes. Tokens are of one length, one a line, the newest first
 local tokens = known[2] and token .. '\n' .. known[2] or token
 queue(instance, stream, id, from, queued, events, {'resumed_by', string.sub(tokens, 1, 16 * (#token + 1) - 1)})

@@ -14,7 +14,7 @@ from typing import Any
 from memable.announcement import parse
 from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
-from memable.keys import DELAY_KEY, GROUP, Partition, split_instance_name, split_timer_member
+from memable.keys import DELAY_KEY, GROUP, Partition, split_expiry_member, split_timer_member
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.intake import named_by
@@ -262,16 +262,19 @@ class Leader:
                 break
         await self._drop_consumers()
 
-    async def _forget(self, name: bytes) -> bool:
-        """Whether the instance is out of the listing."""
+    async def _forget(self, member: bytes) -> bool:
+        """Whether the instance is out of the listing, or out of the indexes of its labels."""
         try:
-            workflow, instance_id = split_instance_name(name.decode())
+            workflow, instance_id, created_us, labels = split_expiry_member(place := member.decode())
         except ValueError:
-            _log.error("removed what is no instance: %r in %s", name, self._partition.expiry)
-            await self._connection.command("ZREM", self._partition.expiry, name)
+            _log.error("removed what is no instance: %r in %s", member, self._partition.expiry)
+            await self._connection.command("ZREM", self._partition.expiry, member)
             return True
+        keys = self._partition.of(workflow, instance_id)
         try:
-            return await self._store.forget(self._partition.of(workflow, instance_id))
+            if labels:
+                return await self._store.unlabel(keys, place, created_us, labels)
+            return await self._store.forget(keys)
         except ServerRefused as error:
             self._complain(f"{workflow}/{instance_id} cannot be forgotten", error)
             return False

@@ -220,16 +220,19 @@ async def test_invoke_many_starts_each_once_and_says_so(trade: StartTrade, where
 @CUTS
 async def test_what_is_run_again_is_run_once_more_and_what_is_deleted_is_gone(trade: StartTrade, where: Cut) -> None:
     async with trade() as t:
-        parcel = await t.customer.invoke("parcel", 1, id="1")
-        assert await parcel.result() == 1
+        t.lose("invoke", where)
+        parcel = await t.customer.invoke("parcel", 1, id="1", labels={"van": "7"})
+        assert (await parcel.result(), parcel.created, t.cuts) == (1, True, 1)
+        assert len((await t.observer.list_instances(labels={"van": "7"})).items) == 1
         t.lose("resume", where)
         await parcel.resume(rerun=["send"])
         assert await parcel.result() == 1
-        assert (t.cuts, t.ledger.calls) == (1, {"send 1": 2})
+        assert (t.cuts, t.ledger.calls) == (2, {"send 1": 2})
         t.lose("delete", where)
         await t.customer.delete("parcel", "1")
-        assert t.cuts == 2
+        assert t.cuts == 3
         assert await t.observer.get_metadata("parcel", "1") is None
+        assert not (await t.observer.list_instances(labels={"van": "7"})).items
         assert (await t.customer.invoke("parcel", 2, id="1")).created
 
 

@@ -146,6 +146,20 @@ async def test_invoke_may_be_delayed_to_a_moment(worker: WorkerProcess, acli: As
     assert ran == (0, 'greet/past completed\n"hello you"\n', "")
 
 
+async def test_instances_are_found_by_their_labels(worker: WorkerProcess, acli: AsyncCli) -> None:
+    for number, tenant in enumerate(["acme", "zeta"]):
+        labels = ("--label", f"tenant={tenant}", "--label", "site=a=b")
+        assert (await acli("invoke", "greet", '"you"', "--id", str(number), "--wait", *labels)).code == 0
+    found = (await acli("list", "--label", "tenant=acme", "--label", "site=a=b", "--json")).document
+    assert [(each["instance_id"], each["labels"]) for each in found["items"]] == [
+        ("0", {"tenant": "acme", "site": "a=b"})
+    ]
+    assert re.search(r"^labels +site=a=b, tenant=acme$", (await acli("show", "greet", "0")).out, re.MULTILINE)
+    (await acli("list", "--label", "tenant")).is_refused("'tenant' is no NAME=VALUE")
+    (await acli("invoke", "greet", '"x"', "--label", "a=1", "--label", "a=2")).is_refused("'a' is given twice")
+    (await acli("list", "--label", "tenant=")).is_refused("invalid value of the label 'tenant'")
+
+
 async def test_an_instance_that_fails_is_exit_code_1(worker: WorkerProcess, acli: AsyncCli) -> None:
     ran = await acli("invoke", "fail", "--id", "f", "--wait")
     assert ran.code == 1

@@ -23,6 +23,7 @@ from memable import (
     InstanceNotFound,
     InvalidCursor,
     InvalidKey,
+    InvalidLabel,
     MemableError,
     NotStarted,
     PayloadTooLarge,
@@ -244,6 +245,12 @@ async def a_key_that_is_reserved(scene: Scene) -> None:
 @provokes(SettingsError, r"setting lease is 0.5; allowed: seconds, at least 1, that .*")
 async def a_setting_that_is_not_allowed(scene: Scene) -> None:
     memable.load_settings(lease=0.5)
+
+
+@provokes(InvalidLabel, r"invalid name of a label 'a=b': it must be a string of 1 to 60 characters without '=' or .*")
+async def an_odd_label(scene: Scene) -> None:
+    async with scene.engine() as engine:
+        await engine.invoke("empty", labels={"a=b": "c"})
 
 
 @provokes(
@@ -705,7 +712,7 @@ CONTRACT = """
     DuplicateStep StepConflict SignalRejected SignalSuperseded SuspendTimeout WorkflowFailed WorkflowCancelled
     RetryableError PermanentError
 """
-ADDED = "InvalidCursor RecordNotFound SettingsError TooManyRecords"
+ADDED = "InvalidCursor InvalidLabel RecordNotFound SettingsError TooManyRecords"
 
 # What raises them is not built yet: rerun and delete, children.
 NOT_YET = {errors.ChildFailed}

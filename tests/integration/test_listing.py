@@ -195,6 +195,119 @@ async def test_a_page_costs_the_same_among_many(
     assert ids <= 7 * 2 * len(worker.keys.partitions)
 
 
+async def labelled(client: Client, number: int) -> list[dict[str, str]]:
+    """Instances one after the other, in pairs of workflows, with labels of several kinds; the labels, newest first."""
+    given = [{"third": str(i % 3), "tenth": str(i % 10), "odd": f"a=/~{i % 2}"} for i in range(number)]
+    for i, labels in enumerate(given):
+        await client.invoke(("ping", "maybe")[i % 2], 1 if i % 2 else None, id=f"id-{i}", labels=labels)
+    return given[::-1]
+
+
+@pytest.mark.parametrize("wanted", [{"third": "1"}, {"third": "1", "tenth": "7"}, {"odd": "a=/~1", "tenth": "7"}])
+async def test_those_with_all_of_the_labels(client: Client, wanted: dict[str, str]) -> None:
+    given = await labelled(client, 60)
+    await invoked(client, 5, first=60)
+    expected = [(59 - at, each) for at, each in enumerate(given) if wanted.items() <= each.items()]
+    assert expected
+    named = [f"{('ping', 'maybe')[i % 2]}/id-{i}" for i, _ in expected]
+    for limit in (1, 3, 100):
+        assert await all_pages(client, limit, labels=wanted) == named
+        of_maybe = [name for name in named if name.startswith("maybe")]
+        assert await all_pages(client, limit, workflow=maybe, labels=wanted) == of_maybe
+    items = (await client.list_instances(labels=wanted)).items
+    assert [item.labels for item in items] == [each for _, each in expected]
+
+
+async def test_labels_that_nobody_has_are_an_empty_page(client: Client) -> None:
+    await labelled(client, 10)
+    for labels in ({"third": "7"}, {"third": "1", "tenth": "11"}, {"first": "1"}):
+        page = await client.list_instances(labels=labels)
+        assert (page.items, page.cursor) == ([], None)
+    assert len(await all_pages(client, 3, labels={})) == 10
+
+
+async def test_a_status_and_labels(client: Client, worker: HandWorker) -> None:
+    await labelled(client, 60)
+    done = []
+    for _ in range(12):
+        run = await worker.take("ping")
+        await run.complete("pong")
+        done.append(run.id)
+    wanted = [f"ping/{id}" for id in done if int(id.removeprefix("id-")) % 3 == 1]
+    for limit in (1, 2, 100):
+        found = await all_pages(client, limit, labels={"third": "1"}, status="completed")
+        assert sorted(found) == sorted(wanted)
+    assert not await all_pages(client, 2, labels={"third": "1"}, status="failed")
+
+
+async def test_a_deleted_instance_is_in_no_listing(client: Client, worker: HandWorker) -> None:
+    await labelled(client, 2)
+    run = await worker.take("ping")
+    await run.complete("pong")
+    await client.delete("ping", run.id)
+    assert await all_pages(client, 5) == ["maybe/id-1"]
+    assert await all_pages(client, 5, labels={"odd": "a=/~0"}) == []
+
+
+@pytest.mark.disorderly
+async def test_a_label_of_an_earlier_life_finds_nothing(client: Client, worker: HandWorker) -> None:
+    """Before the leader has trimmed it."""
+    await client.invoke(ping, id="1", labels={"a": "1"})
+    run = await worker.take("ping")
+    await run.complete("pong", retention_ms=-1000)
+    await client.invoke(ping, id="1", labels={"b": "2"})
+    assert await all_pages(client, 5, labels={"a": "1"}) == []
+    assert await all_pages(client, 5, labels={"b": "2"}) == ["ping/1"]
+
+
+async def test_a_page_of_a_label_costs_the_same_among_many(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = ScriptConnection._ask
+
+    def spy(connection: ScriptConnection, words: Any, script: Any) -> Any:
+        asked.append(script.name if script else words[0])
+        return ask(connection, words, script)
+
+    async def cost() -> list[str]:
+        asked.clear()
+        page = await client.list_instances(ping, limit=5, labels={"a": "1", "all": "1"})
+        assert len(page.items) == 5
+        return sorted(asked)
+
+    await client.invoke_many(ping, [None] * 6, labels={"a": "1", "all": "1"})
+    monkeypatch.setattr(ScriptConnection, "_ask", spy)
+    few = await cost()
+    await client.invoke_many(ping, [None] * 1000, labels={"all": "1"})
+    assert await cost() == few
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ({"": "x"}, "invalid name of a label '': it must be a string of 1 to 60 characters without '='"),
+        ({"a=b": "x"}, "invalid name of a label 'a=b'"),
+        ({"a\nb": "x"}, "invalid name of a label"),
+        ({"a" * 61: "x"}, "invalid name of a label"),
+        ({7: "x"}, "invalid name of a label 7"),
+        ({"a": ""}, "invalid value of the label 'a': it must be a string of 1 to 200 characters .*, not ''"),
+        ({"a": 7}, "invalid value of the label 'a': .*, not 7"),
+        ({"a": "x\ny"}, "invalid value of the label 'a'"),
+        ({"a": "x" * 201}, "invalid value of the label 'a'"),
+        ({str(number): "x" for number in range(11)}, "11 labels are too many: an instance has 10 at most"),
+    ],
+)
+async def test_what_cannot_be_a_label_is_told(client: Client, labels: Any, told: str) -> None:
+    with pytest.raises(memable.InvalidLabel, match=told):
+        await client.invoke(ping, labels=labels)
+    with pytest.raises(memable.InvalidLabel, match=told):
+        await client.invoke_many(ping, [None], labels=labels)
+    with pytest.raises(memable.InvalidLabel, match=told):
+        await client.list_instances(labels=labels)
+    with pytest.raises(TypeError, match="labels are a mapping of names to values"):
+        await client.invoke(ping, labels=["a=1"])  # type: ignore[call-overload]  # on purpose
+    assert (await client.list_instances()).items == []
+
+
 async def test_a_wrong_question_is_told(client: Client) -> None:
     for limit in (0, -1, 1.5, True, None):
         with pytest.raises(ValueError, match="limit must be a whole number from 1"):

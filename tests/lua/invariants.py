@@ -18,6 +18,7 @@ from memable.keys import (
     InstanceKeys,
     Keys,
     Partition,
+    split_expiry_member,
     split_instance_name,
     split_timer_member,
 )
@@ -68,6 +69,7 @@ _KNOWN = frozenset(
         "alone",
         "turn",
         "said",
+        "labels",
         "created_us",
         "started_ms",
         "completed_ms",
@@ -217,6 +219,7 @@ class _Part:
             *(k.inbox for k in each),
             *(partition.stream(workflow) for workflow in self.workflows),
             *(partition.index(workflow, status) for workflow in self.workflows for status in Status),
+            *(index for index, _ in self._label_places()),
             partition.timers,
             partition.expiry,
             partition.leader,
@@ -238,8 +241,40 @@ class _Part:
             if name not in self.instances or not self._is_waited_for(self.instances[name], key):
                 yield f"timer {member} belongs to no open point, and to no delay"
         for name, at in self.expiry.items():
-            if name not in self.instances and at > self.scene.now_ms:
+            if split_expiry_member(name)[:2] not in self._names and at > self.scene.now_ms:
                 yield f"{name} is gone before its retention ended"
+        yield from self._of_labels()
+
+    @property
+    def _names(self) -> set[tuple[str, str]]:
+        return {(each.workflow, each.instance_id) for each in self.instances.values()}
+
+    def _label_places(self) -> dict[tuple[str, str], float]:
+        """Index and id of each place in an index of a label, and its time."""
+        indexes = self._starting(self.scene.zsets, "label:")
+        return {(index, id): at for index in indexes for id, at in self.scene.zsets[index].items()}
+
+    def _of_labels(self) -> Iterator[str]:
+        expected, members = dict[tuple[str, str], float](), dict[str, float]()
+        for name, keys in self.instances.items():
+            fields = self.scene.hashes[keys.instance]
+            if "labels" in fields:
+                created_us, lines = fields["created_us"], fields["labels"].split("\n")
+                expected |= {(index, keys.instance_id): int(created_us) for index in keys.labels(lines)}
+                if name in self.expiry:
+                    members["\n".join([name, created_us, *lines])] = self.expiry[name]
+        there, to_trim = self._label_places(), set[tuple[str, str, float]]()
+        for member, at in self.expiry.items():
+            workflow, instance_id, created_us, lines = split_expiry_member(member)
+            if lines and members.get(member) != at:
+                if at > self.scene.now_ms:
+                    yield f"{member!r} is to be trimmed at {at}, and belongs to no instance that has ended"
+                to_trim |= {(self.partition.label(workflow, line), instance_id, float(created_us)) for line in lines}
+        for place, created in there.items():
+            if expected.get(place) != created and (*place, created) not in to_trim:
+                yield f"{place} is labelled, and is to be {expected.get(place)}, not {created}"
+        if missing := {*expected, *members} - {*there, *self.expiry}:
+            yield f"{missing} are missing among the labels"
 
     def _is_waited_for(self, keys: InstanceKeys, key: str) -> bool:
         if key == DELAY_KEY:

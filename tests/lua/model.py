@@ -40,6 +40,7 @@ class Instance:
     invoked_by: str = ""
     """The first life, once there is another."""
     first_input: str = ""
+    labels: str = ""
     status: Status = Status.QUEUED
     message: str = ""
     version: int = 1
@@ -180,10 +181,10 @@ class Model:
         instance = self.instances.get(held.keys.name)
         return Answer.DONE if instance is not None and instance.rested_by == held.lease else Answer.LEASE_LOST
 
-    def invoke(self, name: str, life: str, input: str, *, is_delayed: bool) -> Answer:
+    def invoke(self, name: str, life: str, input: str, labels: str = "", *, is_delayed: bool) -> Answer:
         known = self.instances.get(name)
         if known is None:
-            self.instances[name] = Instance(life, input, delay=False if is_delayed else None)
+            self.instances[name] = Instance(life, input, labels=labels, delay=False if is_delayed else None)
         elif (known.invoked_by or known.life) != life:
             return Answer.ALREADY if (known.first_input or known.input) == input else Answer.CONFLICT
         return Answer.DONE
@@ -387,11 +388,14 @@ class Model:
 
     def delete(self, name: str, life: str) -> Answer:
         instance = self.instances.get(name)
-        if instance is not None and instance.life == life:
+        if instance is not None and (instance.invoked_by or instance.life) == life:
             if not instance.status.is_terminal:
                 return Answer.BUSY
             del self.instances[name]
         return Answer.DONE
+
+    def unlabel(self, name: str, *, is_this_life: bool) -> Answer:
+        return Answer.ALREADY if name in self.instances and is_this_life else Answer.DONE
 
     def forget(self, name: str) -> Answer:
         return Answer.ALREADY if name in self.instances else Answer.DONE
@@ -425,7 +429,7 @@ class Model:
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
-_TEXTS = ("progress", "life", "input", "invoked_by", "first_input")
+_TEXTS = ("progress", "life", "input", "invoked_by", "first_input", "labels")
 _TOKENS = ("lease", "worker", "rested_by", "entry")
 
 

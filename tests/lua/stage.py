@@ -294,6 +294,9 @@ class Stage:
         for status in Status:
             await self.command("ZREM", keys.index(status), keys.instance_id)
         await self.command("ZREM", keys.expiry, keys.name)
+        labels = await self.command("HGET", keys.instance, "labels")
+        for index in keys.labels(labels.decode().split("\n") if labels else ()):
+            await self.command("ZREM", index, keys.instance_id)
         await self.command("DEL", keys.instance, keys.steps, keys.inbox)
 
     async def claimed_by_another(self, keys: InstanceKeys, worker: str = "w2") -> Held:

@@ -248,7 +248,10 @@ TABLE = {
     "recover": Row(recover, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "recover, failed": Row(recover_once_too_often, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
 }
-OF_NO_INSTANCE = {"beat", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile", "renew", "resign"}
+OF_NO_INSTANCE = {
+    "beat", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile",
+    "renew", "resign", "unlabel",
+}  # fmt: skip
 """Those whose repetition is looked at elsewhere: they change nothing of an instance that is in order."""
 
 

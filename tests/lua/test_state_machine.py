@@ -25,7 +25,8 @@ from memable.errors import (
 )
 from memable.holding import AnyPoint, Held, LeaseLost, NextLife, Outcome, Payload, Point
 from memable.journal import Draft
-from memable.keys import InstanceKeys, Keys
+from memable.keys import InstanceKeys, Keys, split_expiry_member
+from memable.labels import NO_LABELS, Labels, lines_of, parse_lines
 from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
@@ -118,6 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.delivered_to: dict[str, str] = {}
         """By entry. A late claim by another worker would take the entry over: that is seen, and no fault."""
         self.runs: list[Held] = []
+        self.label_places = set[str]()
 
     @initialize(partitions=st.sampled_from([1, 4]))
     def open_the_stage(self, partitions: int) -> None:
@@ -163,6 +165,12 @@ class StoreMachine(RuleBasedStateMachine):
     def look(self) -> None:
         self.scene = self.wait(self.stage.check())
         self.model.compare(self.scene, self.stage)
+        self.label_places |= {
+            member
+            for partition in self.stage.keys.partitions
+            for member in self.scene.zsets.get(partition.expiry, {})
+            if "\n" in member
+        }
 
     @rule(data=st.data())
     @precondition(lambda self: self.made)
@@ -181,13 +189,14 @@ class StoreMachine(RuleBasedStateMachine):
         instance_id=ids,
         input=st.sampled_from(["1", "2"]),
         due=st.sampled_from([NOW, NOW, Due(after_ms=-1.5), Due(after_ms=NEVER_MS)]),
+        labels=st.sampled_from([NO_LABELS, {"a": "1"}, {"a": "1", "b": "x=/~:y"}]),
         is_answered=st.booleans(),
     )
-    def invoke(self, instance_id: str, input: str, due: Due, is_answered: bool) -> None:
-        keys, life = self.of(instance_id), new_token()
+    def invoke(self, instance_id: str, input: str, due: Due, is_answered: bool, labels: Labels = NO_LABELS) -> None:
+        keys, life, lines = self.of(instance_id), new_token(), "\n".join(lines_of(labels))
         self.make(
-            lambda: self.store.invoke(keys, life, input.encode(), due),
-            lambda: self.model.invoke(keys.name, life, input, is_delayed=due.after_ms == NEVER_MS),
+            lambda: self.store.invoke(keys, life, input.encode(), due, labels),
+            lambda: self.model.invoke(keys.name, life, input, lines, is_delayed=due.after_ms == NEVER_MS),
             is_answered=is_answered,
         )
 
@@ -236,9 +245,12 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, instance_id: str, is_answered: bool) -> None:
         keys = self.of(instance_id)
         instance = self.model.instances.get(keys.name)
-        life = new_token() if instance is None else instance.life
+        life, labels = new_token(), NO_LABELS
+        if instance is not None:
+            life = instance.invoked_by or instance.life
+            labels = parse_lines(instance.labels.split("\n") if instance.labels else [])
         self.make(
-            lambda: self.store.delete(keys, life),
+            lambda: self.store.delete(keys, life, labels),
             lambda: self.model.delete(keys.name, life),
             is_answered=is_answered,
         )
@@ -540,6 +552,23 @@ class StoreMachine(RuleBasedStateMachine):
     def forget(self, instance_id: str, is_answered: bool) -> None:
         keys = self.of(instance_id)
         self.make(lambda: self.store.forget(keys), lambda: self.model.forget(keys.name), is_answered=is_answered)
+
+    @rule(data=st.data(), is_answered=st.booleans())
+    @precondition(lambda self: self.label_places)
+    def unlabel(self, data: st.DataObject, is_answered: bool) -> None:
+        """Of an instance whose retention is over, was over, or was to end once."""
+        place = data.draw(st.sampled_from(sorted(self.label_places)), label="place")
+        workflow, instance_id, created_us, lines = split_expiry_member(place)
+        keys = self.stage.keys.of(workflow, instance_id)
+
+        def is_this_life() -> bool:
+            return self.scene.hashes.get(keys.instance, {}).get("created_us") == created_us
+
+        self.make(
+            lambda: self.store.unlabel(keys, place, created_us, lines),
+            lambda: self.model.unlabel(keys.name, is_this_life=is_this_life()),
+            is_answered=is_answered,
+        )
 
 
 def test_the_store_does_what_the_model_says(redis_url: str, namespace: str) -> None:

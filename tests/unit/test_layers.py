@@ -19,7 +19,7 @@ ROOT = Path(memable.__file__).parent
 # Lowest first. A name is a module or a whole folder.
 LAYERS = [
     "errors state retry moments",
-    "annotations exactness codec keys settings",  # settings checks what keys and codec allow
+    "annotations exactness codec keys labels settings",  # settings checks what keys and codec allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
     "journal holding store",
     "current_step durable_call context workflow",

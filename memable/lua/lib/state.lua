@@ -25,6 +25,11 @@ local function move_index(from, to, id, created_us)
   redis.call('ZADD', to, created_us, id)
 end
 
+-- the member of `expiry` that says, when the hash is gone, in which indexes of labels its instance stands
+local function labels_place(name, created_us, labels)
+  return name .. '\n' .. created_us .. '\n' .. labels
+end
+
 -- returns the new entry, which the instance has to name
 local function put_in_stream(stream, id)
   return redis.call('XADD', stream, '*', ENTRY_FIELD, id)

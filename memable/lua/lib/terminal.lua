@@ -7,7 +7,7 @@ local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
-    'deadline_ms', 'due', 'inbox', 'retrying')
+    'deadline_ms', 'due', 'inbox', 'retrying', 'labels')
   withdraw_all(at, known[4], known[10])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
@@ -22,6 +22,7 @@ local function come_to_end(at, ended)
   move_index(at.from, at.final, at.id, known[2])
   local expires_ms = whole(now + ended.retention_ms)
   redis.call('ZADD', at.expiry, expires_ms, at.name)
+  if known[11] then redis.call('ZADD', at.expiry, expires_ms, labels_place(at.name, known[2], known[11])) end
   set_state(at.instance, known[3], ended.status, ended.message, at.events, facts, nil, ended.field, ended.value)
   -- every key of the instance; `resume` takes it back
   for _, key in ipairs({at.instance, at.steps, known[9] and at.inbox or nil}) do redis.call('PEXPIREAT', key, expires_ms) end
