@@ -29,8 +29,12 @@ class Announcement:
     retention_ms: int | None
 
 
-def announcement(workflow: Workflow[Any, Any], codec: Codec) -> bytes:
-    """The JSON to announce `workflow` with; `TypeError` if its input or output is of a type that cannot be stored."""
+def announcement(workflow: Workflow[Any, Any], codec: Codec, retention_s: float | None = None) -> bytes:
+    """The JSON to announce `workflow` with; `TypeError` if its input or output is of a type that cannot be stored.
+
+    `retention_s`, of the worker's settings, goes before what the workflow and the app say.
+    """
+    kept_s = retention_s or workflow.retention.total_seconds()
     input_codec = codec.of(workflow.input_type) if workflow.takes_input else None
     return to_json(
         {
@@ -38,7 +42,7 @@ def announcement(workflow: Workflow[Any, Any], codec: Codec) -> bytes:
             "input_types": sorted(input_codec.json_types) if input_codec else [],
             "input_schema": input_codec.schema if input_codec else None,
             "output_schema": codec.returned_by(workflow.fn).schema,
-            "retention_ms": round(workflow.retention.total_seconds() * 1000),
+            "retention_ms": round(kept_s * 1000),
         }
     )
 

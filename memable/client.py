@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from memable.announcement import Announcement
 from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec
 from memable.connection import Endpoint, ScriptConnection
 from memable.entering import enter
-from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound
+from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound, presentable
 from memable.inputs import MISSING, encode_input, encode_payload
 from memable.invocation import Invocation
 from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
@@ -26,7 +27,7 @@ from memable.retry import Duration
 from memable.state import Page, Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store, new_token
 from memable.watching import Watcher
-from memable.workflow import App, SuspendPoint, Workflow, key_of
+from memable.workflow import DEFAULT_RETENTION, App, SuspendPoint, Workflow, key_of
 
 if TYPE_CHECKING:
     from memable.settings import Settings
@@ -434,6 +435,27 @@ class Client:
         online = self._online()
         await online.store.delete(keys, *await online.reader.life_and_labels(keys))
 
+    async def cancel(self, workflow: AnyWorkflow, id: str, *, reason: str | None = None) -> WorkflowState:
+        """End an instance at once, wherever it is: queued, running or suspended; the state that it has now.
+
+        Nobody needs to live for that. If it runs, its worker is told, and cancels what its tasks wait for: they have
+        0.9 s for their `finally` blocks, in which durable calls are refused, and are stopped then. A sync step cannot
+        be stopped in its thread; nothing that still comes of it is recorded. What has been recorded stays, and `resume`
+        runs the instance on from there; for compensation write a parent that calls the work.
+
+        One that has ended already stays as it is, and its state says how: of a `cancel` and the run's own end at the
+        same moment one wins, and every caller is told which. So a call whose outcome is not known can be repeated.
+        `InstanceNotFound`, `InvalidKey`, `StorageError`, `NotStarted`; `TypeError` for a reason that is no string.
+        """
+        keys = self._find(workflow, id)
+        if not isinstance(reason, str | None):
+            raise TypeError(f"cancel of {keys.name} takes a string as its reason, not {reason!r}")
+        online = self._online()
+        (life, _), retention_ms = await asyncio.gather(
+            online.reader.life_and_labels(keys), self._retention_ms(workflow)
+        )
+        return await online.store.cancel(keys, life, new_token(), presentable(reason or ""), retention_ms)
+
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get_metadata(self, workflow: AnyWorkflow, id: str) -> WorkflowMetadata | None:
@@ -528,6 +550,16 @@ class Client:
             raise WorkflowNotFound(name, online.store.keys.namespace)
         self._announced[name] = said
         return said
+
+    async def _retention_ms(self, workflow: AnyWorkflow) -> int:
+        """For how long an instance that ends now is kept: as its workers say, who may be told so by their settings."""
+        name = _name_of(workflow)
+        said = self._announced.get(name) or await self._online().reader.announced(name)
+        if said is not None and said.retention_ms is not None:
+            self._announced[name] = said
+            return said.retention_ms
+        own = self._own(workflow)
+        return round((DEFAULT_RETENTION if own is None else own.retention).total_seconds() * 1000)
 
     async def _encode_input(self, known: Workflow[Any, Any] | Announcement, value: object, subject: str) -> bytes:
         try:

@@ -116,6 +116,10 @@ class Invocation(Generic[O_co]):
         """As `Client.resume`."""
         await self._client.resume(self.workflow_name, self.instance_id, rerun=rerun)
 
+    async def cancel(self, *, reason: str | None = None) -> WorkflowState:
+        """As `Client.cancel`."""
+        return await self._client.cancel(self.workflow_name, self.instance_id, reason=reason)
+
     async def metadata(self) -> WorkflowMetadata | None:
         """As `Client.get_metadata`."""
         return await self._client.get_metadata(self.workflow_name, self.instance_id)

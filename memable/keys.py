@@ -27,11 +27,12 @@ made by invoke and by `continue_as`), `input`, `output`, `error` (JSON), `invoke
 on in another life: those of the first), `progress` (what `set_status` said last),
 `waiting` (keys of open points, one a line), `retrying` (keys of steps that wait for their next attempt), `entry` (its
 stream entry), `due` (in ms: when a delayed one gets its first), `lease`, `worker`, `control` (who runs it, and its
-channel), `rested_by` (the lease of the run that ended last), `resumed_by` (the tokens of the last 16 resumes, one
-a line), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
-`news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
-(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
-had one), `labels` (`K=V`, one a line), `created_us`, `started_ms`, `completed_ms`.
+channel), `rested_by` (the lease of the run that ended last), `resumed_by`, `cancelled_by` (the tokens of the last 16
+resumes and cancels, one a line; `+` behind one that ended it), `turn`, `said` (numbers of its run's last call that
+opened or withdrew points, and of its last `set_status`), `news` (signals and timers that came while it ran),
+`failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
+`alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line), `created_us`,
+`started_ms`, `completed_ms`.
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.

@@ -63,10 +63,8 @@ def _text(raw: bytes | None) -> str | None:
     return raw.decode() if raw else None
 
 
-def _state(status: bytes, message: bytes | None, waiting: list[str]) -> WorkflowState:
-    now = Status(status.decode())
-    key = waiting[0] if now is Status.SUSPENDED and waiting else None
-    return WorkflowState(now, _text(message), key)
+def _state(status: bytes, message: bytes | None, waiting: bytes | None) -> WorkflowState:
+    return WorkflowState.of(Status(status.decode()), _text(message), _text(waiting))
 
 
 def _lines(raw: bytes | None) -> list[str]:
@@ -103,7 +101,7 @@ class Reader:
         )
         if status is None:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        return Seen(int(version), _state(status, message, _lines(waiting)), output, error)
+        return Seen(int(version), _state(status, message, waiting), output, error)
 
     async def life_and_labels(self, keys: InstanceKeys) -> tuple[str, Labels]:
         """The life that invoke made, which tells an instance from another of its id; its labels. `InstanceNotFound`."""
@@ -160,10 +158,9 @@ _METADATA: Final = (
 
 
 def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowMetadata, int] | None:
-    status, message, waiting_lines, created_us, started_ms, completed_ms, attempt, worker, error, labels = fields
+    status, message, waiting, created_us, started_ms, completed_ms, attempt, worker, error, labels = fields
     if status is None or created_us is None:
         return None
-    waiting = _lines(waiting_lines)
     state = _state(status, message, waiting)
     known = WorkflowMetadata(
         workflow=keys.workflow,
@@ -176,7 +173,7 @@ def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowM
         attempt=int(attempt or 0),
         worker=_text(worker),
         error=None if error is None else str(Failure.parse(error)),
-        waiting_on=waiting,
+        waiting_on=_lines(waiting),
         labels=parse_lines(_lines(labels)),
     )
     return known, int(created_us)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class Status(StrEnum):
@@ -41,6 +41,12 @@ class WorkflowState:
     message: str | None = None
     key: str | None = None
     """The first point waited for, while suspended."""
+
+    @classmethod
+    def of(cls, status: Status, message: str | None, waiting: str | None = None) -> Self:
+        """From an instance's fields; `waiting` has the keys of open points, one a line. An empty one is none."""
+        key = waiting.split("\n")[0] if waiting and status is Status.SUSPENDED else None
+        return cls(status, message or None, key)
 
     @property
     def is_terminal(self) -> bool:

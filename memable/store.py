@@ -32,7 +32,7 @@ from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
 from memable.labels import NO_LABELS, Labels, lines_of
 from memable.lua import Answer
 from memable.moments import NOW, Due
-from memable.state import Status, StepKind
+from memable.state import Status, StepKind, WorkflowState
 
 
 class Connection(Protocol):
@@ -71,6 +71,7 @@ _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS
 _SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
     lua.later, ("signal", "send", "resume", "fire_timer", "begin", "recover", "forget")
 )
+_CANCEL = lua.later("cancel")
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "delete", "unlabel"))
 _CONTINUE_AS = lua.later("continue_as")
@@ -304,6 +305,32 @@ class Store:
         if answer == Answer.BUSY:
             raise InstanceBusy(keys.workflow, keys.instance_id, _text(status[0]), awaited="end")
 
+    async def cancel(self, keys: InstanceKeys, life: str, token: str, reason: str, retention_ms: int) -> WorkflowState:
+        """End an instance wherever it is; its state now, which is another if it had ended. `InstanceNotFound`.
+
+        `life` is that with which it was invoked, read before.
+        """
+        answer, *there = await self.connection.call(
+            _CANCEL,
+            _CANCEL.bind(
+                **self._ending(keys),
+                queued=keys.index(Status.QUEUED),
+                running=keys.index(Status.RUNNING),
+                suspended=keys.index(Status.SUSPENDED),
+                cancelled=keys.index(Status.CANCELLED),
+                life=life,
+                token=token,
+                reason=reason,
+                retention_ms=retention_ms,
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        if answer == Answer.DONE:
+            return WorkflowState.of(Status.CANCELLED, reason)
+        status, message, waiting = map(_text, there)
+        return WorkflowState.of(Status(status), message, waiting)
+
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
         """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
         script = _with_keys(_PAGE, len(indexes))
@@ -433,16 +460,9 @@ class Store:
         answer = await self.connection.call(
             _FINISH,
             _FINISH.bind(
-                instance=keys.instance,
-                steps=keys.steps,
-                stream=keys.stream,
-                timers=keys.timers,
-                inbox=keys.inbox,
+                **self._ending(keys),
                 running=keys.index(Status.RUNNING),
                 final=keys.index(outcome.status),
-                expiry=keys.expiry,
-                id=keys.instance_id,
-                name=keys.name,
                 lease=held.lease,
                 known="\n".join(held.known),
                 status=outcome.status.value,
@@ -451,7 +471,6 @@ class Store:
                 message=outcome.message,
                 failed_keys="\n".join(outcome.failed_keys),
                 retention_ms=retention_ms,
-                events=keys.events,
             ),
         )
         if answer < 0:
@@ -603,17 +622,10 @@ class Store:
             await self.connection.call(
                 _RECOVER,
                 _RECOVER.bind(
-                    instance=keys.instance,
-                    steps=keys.steps,
-                    stream=keys.stream,
-                    timers=keys.timers,
-                    inbox=keys.inbox,
+                    **self._ending(keys),
                     running=keys.index(Status.RUNNING),
                     queued=keys.index(Status.QUEUED),
                     failed=keys.index(Status.FAILED),
-                    expiry=keys.expiry,
-                    id=keys.instance_id,
-                    name=keys.name,
                     entry=entry,
                     lease_ms=lease_ms,
                     latest_ms=round(latest_ms),
@@ -621,7 +633,6 @@ class Store:
                     error=failure.value,
                     message=failure.message,
                     retention_ms=retention_ms,
-                    events=keys.events,
                 ),
             )
         )
@@ -713,6 +724,21 @@ class Store:
             "cancelled": keys.index(Status.CANCELLED),
             "id": keys.instance_id,
             "name": keys.name,
+        }
+
+    @staticmethod
+    def _ending(keys: InstanceKeys) -> dict[str, Any]:
+        """What every script that ends an instance takes."""
+        return {
+            "instance": keys.instance,
+            "steps": keys.steps,
+            "stream": keys.stream,
+            "timers": keys.timers,
+            "inbox": keys.inbox,
+            "expiry": keys.expiry,
+            "id": keys.instance_id,
+            "name": keys.name,
+            "events": keys.events,
         }
 
     @staticmethod

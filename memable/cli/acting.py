@@ -1,4 +1,4 @@
-"""`memable invoke`, `signal` and `resume`: what starts instances and moves them on."""
+"""`memable invoke`, `signal`, `resume` and `cancel`: what starts instances, moves them on and ends them."""
 
 from __future__ import annotations
 
@@ -133,6 +133,29 @@ def delete(target: Target, *, workflow: str, id: str) -> int:
             print_json({"workflow": workflow, "instance_id": id, "deleted": True})
         else:
             click.echo(f"{workflow}/{id} deleted")
+        return FINE
+
+    return target.run(act)
+
+
+@click.command(short_help="End an instance at once.")
+@click.argument("workflow")
+@click.argument("id")
+@click.option("--reason", metavar="TEXT", help="Stands behind its status from then on.")
+@takes_target
+def cancel(target: Target, *, workflow: str, id: str, reason: str | None) -> int:
+    """End an instance at once, wherever it is; `memable resume` runs it on.
+
+    One that has ended already stays as it is, which is no error: what is printed says how it ended.
+    """
+
+    async def act(client: Client) -> int:
+        invocation = client.get(workflow, id)
+        state = await invocation.cancel(reason=reason)
+        if target.as_json:
+            print_json(instance_document(await _metadata(invocation)))
+        else:
+            click.echo(one_line(f"{workflow}/{id} {state}"))
         return FINE
 
     return target.run(act)

@@ -22,6 +22,7 @@ WRONG: Final = 2
 INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
+    "cancel": "memable.cli.acting:cancel",
     "delete": "memable.cli.acting:delete",
     "demo": "memable.cli.demo:demo",
     "dev": "memable.cli.worker:dev",

@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, points
+-- USES  time, state, timers, points, tokens
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes
@@ -17,7 +17,7 @@
 local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return {UNKNOWN} end
-if string.find(known[2] or '', token, 1, true) then return {DONE} end
+if knows_token(known[2], token) then return {DONE} end
 if not from then
   if #rerun > 0 then return {BUSY, known[1]} end
   return {ALREADY}
@@ -43,7 +43,5 @@ redis.call('PERSIST', steps)
 redis.call('PERSIST', inbox)
 redis.call('ZREM', expiry, name)
 if known[5] then redis.call('ZREM', expiry, labels_place(name, known[4], known[5])) end
--- others may resume before a retry comes. Tokens are of one length, one a line, the newest first
-local tokens = known[2] and token .. '\n' .. known[2] or token
-queue(instance, stream, id, from, queued, events, {'resumed_by', string.sub(tokens, 1, 16 * (#token + 1) - 1)})
+queue(instance, stream, id, from, queued, events, {'resumed_by', with_token(known[2], token)})
 return {DONE}

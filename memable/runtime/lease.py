@@ -31,6 +31,8 @@ BLOCKED_LIMIT_S = 60.0
 
 RENEWALS_PER_LEASE = 3
 _BATCH = 500
+_LOST_EARLY_AT_MOST = 1000
+"""Of the leases that were lost before they were held, or after, the last are kept."""
 
 
 class HeldRun(Protocol):
@@ -61,6 +63,7 @@ class LeaseKeeper:
         self._activity = activity
         self._client = endpoint.sync_client()
         self._leases: dict[str, _Lease] = {}
+        self._lost_early: dict[str, bool] = {}
         self._stopped = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._beat_asked_s: float | None = None
@@ -80,6 +83,8 @@ class LeaseKeeper:
     def hold(self, run: HeldRun, claim_sent_s: float) -> None:
         """Renew for `run` from now on."""
         self._leases[run.held.lease] = _Lease(run, claim_sent_s)
+        if self._lost_early.pop(run.held.lease, False):
+            run.on_lease_lost()
 
     def drop(self, held: Held) -> None:
         """Renew no more: the run is over."""
@@ -89,6 +94,11 @@ class LeaseKeeper:
         """Others have ended the run that has this lease, if it is one of these."""
         if (known := self._leases.get(lease)) is not None:
             known.run.on_lease_lost()
+            return
+        # the answer to its claim may be on its way still: a step must not begin
+        self._lost_early[lease] = True
+        if len(self._lost_early) > _LOST_EARLY_AT_MOST:
+            del self._lost_early[next(iter(self._lost_early))]
 
     def confirm(self, held: Held) -> Awaitable[None] | None:
         """Nothing, while no other worker can have the instance; else a question to Redis, which raises `LeaseLost`.

@@ -35,8 +35,9 @@ from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outco
 from memable.inputs import encode_input
 from memable.journal import Draft, Journal, Record
 from memable.retry import INHERIT
+from memable.runtime.farewell import Farewell
 from memable.runtime.mapping import MapCall
-from memable.runtime.rest import End, Rest, Wait, is_busy, new_future, set_done
+from memable.runtime.rest import End, Rest, Wait, is_busy, new_future
 from memable.runtime.retrying import Place, call_again
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
@@ -46,14 +47,6 @@ from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.run")
 _author_log = logging.getLogger("memable.workflow")
-
-_FAREWELLS = 100
-_FAREWELL_S = 0.01
-"""How often the tasks of a parked run are cancelled again: some refuse at first, some are born in a `finally`."""
-
-
-_LAST_WORDS_S = 0.9
-"""For so long a function that has called `continue_as` may clean up."""
 
 _REFUSAL_S = 0.0005
 _MOST_REFUSALS = 11
@@ -129,9 +122,9 @@ class Run:
         self._recordings: dict[str, asyncio.Task[None]] = {}
         self._refusals = 0
         self._next_life: NextLife | None = None
-        self._ended: asyncio.Future[None] | None = None
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
+        self._farewell = Farewell(self.name, self._tasks)
         self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────
@@ -439,12 +432,8 @@ class Run:
             self._next_life = NextLife(new_token(), raw)
             self.rest.close()
             # an author who swallows what is raised here, or another task that waits, does not keep this life going
-            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._wait_no_longer)
+            self._farewell.limit()
         raise LifeOver
-
-    def _wait_no_longer(self) -> None:
-        if self._ended is not None:
-            set_done(self._ended)
 
     # ── from claim to rest ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -476,7 +465,7 @@ class Run:
         finally:
             if self.over is None:
                 self.over = End.RETURNED
-            await self._bid_farewell()
+            await self._farewell.end()
             # else every run would be a cycle, left to the garbage collector
             self._tasks.on_change = _nothing
         if self.over is End.RETURNED:
@@ -486,9 +475,7 @@ class Run:
     async def _call_workflow(self) -> Any:
         """What the function returns or raises; or nothing, long after the run is over, if it refuses to end."""
         main = self._tasks.start(self._call())
-        ended = self._ended = new_future()
-        main.add_done_callback(lambda _: set_done(ended))
-        await ended
+        await self._farewell.outlast(main)
         return main.result() if main.done() else None
 
     async def _call(self) -> Any:
@@ -520,33 +507,7 @@ class Run:
         self.over = end
         self.on_over()
         self.rest.let_go()
-        self._press(_FAREWELLS)
-
-    def _press(self, times: int) -> None:
-        """Cancel the tasks, again and again while the function swallows it; then go on without it."""
-        for task in list(self._tasks.tasks):
-            task.cancel()
-        if self._ended is None or self._ended.done():
-            return
-        if times:
-            asyncio.get_running_loop().call_later(_FAREWELL_S, self._press, times - 1)
-        else:
-            self._ended.set_result(None)
-
-    async def _bid_farewell(self) -> None:
-        for _ in range(_FAREWELLS):
-            tasks = set(self._tasks.tasks)
-            if not tasks:
-                return
-            for task in tasks:
-                task.cancel()
-            done, _ = await asyncio.wait(tasks, timeout=_FAREWELL_S)
-            for task in done:
-                if not task.cancelled():
-                    task.exception()  # told to nobody: the run is over
-        _log.warning(
-            "%s: %d of its tasks refuse to be cancelled, and are left alone", self.name, len(self._tasks.tasks)
-        )
+        self._farewell.begin()
 
     async def _come_to_end(self, outcome: Outcome | None) -> None:
         store = self._workshop.store

@@ -221,7 +221,7 @@ class Runtime:
     async def _announce(self) -> None:
         words: list[Any] = []
         for workflow in self.app:
-            words += (workflow.name, announcement(workflow, self._codec))
+            words += (workflow.name, announcement(workflow, self._codec, self.settings.retention))
         if words:
             await self._connection.command("HSET", self._store.keys.workflows, *words)
 
@@ -253,7 +253,7 @@ class Runtime:
                 partition,
                 lease_s=self.settings.lease,
                 max_recoveries=self.settings.max_recoveries,
-                default_retention_ms=round(self.app.retention.total_seconds() * 1000),
+                default_retention_ms=round((self.settings.retention or self.app.retention.total_seconds()) * 1000),
             )
             for partition in self._store.keys.partitions
         ]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from memable import App, Client, Context, Engine, PermanentError, Settings, Status
-from memable.errors import SignalRejected
+from memable.errors import InstanceNotFound, SignalRejected
 from memable.holding import Held, LeaseLost
 from memable.keys import InstanceKeys
+from memable.state import WorkflowState
 from memable.store import Store, new_token
 from tests.faults.losing import EachCall
 from tests.integration.connecting import connected
@@ -43,6 +44,11 @@ async def running(stage: Stage) -> Held:
     return await stage.run()
 
 
+async def life(stage: Stage) -> tuple[InstanceKeys, str]:
+    held = await stage.run()
+    return held.keys, await stage.life(held.keys)
+
+
 async def parked(stage: Stage) -> InstanceKeys:
     return (await stage.parked()).keys
 
@@ -56,6 +62,9 @@ class Late:
     claimed: Any = LeaseLost
     finished: Any = LeaseLost
     anew: Any = LeaseLost
+
+
+NO_MORE = WorkflowState(Status.CANCELLED, "no more")
 
 
 LATE = {
@@ -74,6 +83,13 @@ LATE = {
         anew=SignalRejected,
     ),
     "resume": Late(parked, lambda store, keys: store.resume(keys, new_token()), claimed=None, finished=None, anew=None),
+    "cancel": Late(
+        life,
+        lambda store, life: store.cancel(life[0], life[1], new_token(), "no more", LONG_MS),
+        claimed=NO_MORE,
+        finished=NO_MORE,
+        anew=InstanceNotFound,
+    ),
     "claim": Late(delivered, lambda store, held: store.claim(held, "w1")),
     "record": Late(running, lambda store, held: store.record(held, "charge", STEP, 5)),
     "open": Late(running, lambda store, held: store.open(held, [approval()], [])),

@@ -201,6 +201,20 @@ async def test_a_record_is_run_again_and_an_instance_deleted(
     assert (await acli("delete", "greet", "g", "--json")).document == deleted
 
 
+async def test_a_cancel_ends_what_waits_and_says_how_what_has_ended_ended(
+    worker: WorkerProcess, acli: AsyncCli
+) -> None:
+    await acli("invoke", "ask", "--id", "c", "--wait")
+    assert await acli("cancel", "ask", "c", "--reason", "no \x1b more") == (0, "ask/c cancelled: no   more\n", "")
+    document = (await acli("cancel", "ask", "c", "--json")).document
+    assert document.keys() == INSTANCE_FIELDS
+    assert (document["status"], document["state"]) == ("cancelled", "cancelled: no \x1b more")
+    assert (await acli("invoke", "ask", "--id", "c", "--wait")).code == 1
+
+    await acli("invoke", "greet", '"you"', "--id", "ended", "--wait")
+    assert await acli("cancel", "greet", "ended") == (0, "greet/ended completed\n", "")
+
+
 async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acli: AsyncCli) -> None:
     waiting = (await acli("invoke", "ask", "--id", "a", "--wait", "--json")).document
     assert (waiting["state"], waiting["waiting_on"]) == ("suspended: asking", ["answer:v1"])
@@ -297,6 +311,7 @@ async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: st
         (["invoke", "greet", "--delay", "2999-01-31T12:00"], "is a time without its zone: 2999-01-31T12:00Z is in UTC"),
         (["show", "greet", "none"], "there is no instance greet/none"),
         (["resume", "greet", "none"], "there is no instance greet/none"),
+        (["cancel", "greet", "none"], "there is no instance greet/none"),
         (["signal", "greet", "none", "go"], "signal 'go' to greet/none rejected"),
         (["signal", "greet", "none", "_go"], "invalid suspend point '_go'"),
         (["list", "--namespace", "no space"], "setting namespace is 'no space'"),
@@ -415,7 +430,7 @@ def test_without_the_extra_it_says_what_to_install(missing: str, redis_url: str)
 def test_without_a_command_it_lists_them(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")
-    for name in ("demo", "dev", "invoke", "list", "resume", "show", "signal", "worker"):
+    for name in ("cancel", "demo", "dev", "invoke", "list", "resume", "show", "signal", "worker"):
         assert f"\n  {name} " in ran.err
     assert cli("--version") == (0, "memable 0.1.0\n", "")
     assert cli("worker", "--help").out.startswith("Usage: memable worker [OPTIONS] MODULE:APP")

@@ -174,6 +174,12 @@ async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(
             id="signal",
         ),
         pytest.param(lambda client: client.resume(one, "over"), Sent(resume=1), id="resume"),
+        pytest.param(
+            # which life it has and how long it is kept, at once
+            lambda client: client.cancel(approved, "waiting"),
+            Sent(HMGET=1, HGET=1, cancel=1),
+            id="cancel",
+        ),
         pytest.param(lambda client: client.get_metadata(one, "over"), Sent(HMGET=1), id="get_metadata"),
         pytest.param(lambda client: client.steps(approved, "waiting"), Sent(HGETALL=1, EXISTS=1), id="steps"),
         pytest.param(

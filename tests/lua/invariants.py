@@ -61,6 +61,7 @@ _KNOWN = frozenset(
         "control",
         "rested_by",
         "resumed_by",
+        "cancelled_by",
         "news",
         "failed_keys",
         "inbox",
@@ -402,11 +403,15 @@ class _Part:
         if not status.is_terminal and (self.expiry.get(keys.name) is not None):
             yield f"{status}, and among those that expire"
         ended = {name for name in ("completed_ms", "output", "error", "failed_keys") if name in fields}
-        allowed = {Status.COMPLETED: {"completed_ms", "output"}}.get(status, {"completed_ms", "error", "failed_keys"})
+        allowed = {
+            Status.COMPLETED: {"completed_ms", "output"},
+            Status.CANCELLED: {"completed_ms"},
+            Status.FAILED: {"completed_ms", "error", "failed_keys"},
+        }.get(status, set())
         if not (status.is_terminal or not ended) or not ended <= allowed:
             yield f"{status}, and has {ended}"
-        if status.is_terminal and not ended & {"output", "error"}:
-            yield f"{status}, and has neither output nor error"
+        if status.is_terminal and not allowed - {"failed_keys"} <= ended:
+            yield f"{status}, and has only {ended}"
         if status.is_terminal and fields.keys() & {"waiting", "retrying", "recoveries"}:
             yield f"{status}, and has points or recoveries"
 

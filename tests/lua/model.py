@@ -53,6 +53,7 @@ class Instance:
     worker: str | None = None
     rested_by: str | None = None
     resumes: list[str] = field(default_factory=list)
+    cancels: list[str] = field(default_factory=list)
     turn: int = 0
     said: int = 0
     failed_keys: Sequence[str] = ()
@@ -83,6 +84,11 @@ class Instance:
     def rests(self) -> bool:
         """Whether it waits without a stream entry, and what completes a point queues it."""
         return self.status is Status.SUSPENDED or (self.status is Status.QUEUED and self.message == RETRYING)
+
+    @property
+    def first_life(self) -> str:
+        """What tells the instance from a namesake."""
+        return self.invoked_by or self.life
 
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
@@ -162,7 +168,7 @@ class Instance:
     def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
         self.withdraw(self.waits())
         self.drop_lease(ended_itself)
-        self.recoveries, self.failed_keys = 0, failed_keys
+        self.recoveries, self.failed_keys, self.delay = 0, failed_keys, None
         self.change(status, message)
 
 
@@ -185,7 +191,7 @@ class Model:
         known = self.instances.get(name)
         if known is None:
             self.instances[name] = Instance(life, input, labels=labels, delay=False if is_delayed else None)
-        elif (known.invoked_by or known.life) != life:
+        elif known.first_life != life:
             return Answer.ALREADY if (known.first_input or known.input) == input else Answer.CONFLICT
         return Answer.DONE
 
@@ -388,7 +394,7 @@ class Model:
 
     def delete(self, name: str, life: str) -> Answer:
         instance = self.instances.get(name)
-        if instance is not None and (instance.invoked_by or instance.life) == life:
+        if instance is not None and instance.first_life == life:
             if not instance.status.is_terminal:
                 return Answer.BUSY
             del self.instances[name]
@@ -396,6 +402,20 @@ class Model:
 
     def unlabel(self, name: str, *, is_this_life: bool) -> Answer:
         return Answer.ALREADY if name in self.instances and is_this_life else Answer.DONE
+
+    def cancel(self, name: str, life: str, token: str, reason: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None or instance.first_life != life:
+            return Answer.UNKNOWN
+        if token + "+" in instance.cancels:
+            return Answer.DONE
+        if token + "-" in instance.cancels:
+            return Answer.ALREADY
+        has_effect = not instance.status.is_terminal
+        instance.cancels = [token + ("+" if has_effect else "-"), *instance.cancels][:16]
+        if has_effect:
+            instance.end(Status.CANCELLED, reason, (), None)
+        return Answer.DONE if has_effect else Answer.ALREADY
 
     def forget(self, name: str) -> Answer:
         return Answer.ALREADY if name in self.instances else Answer.DONE
@@ -453,9 +473,10 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
         **numbers,
         **texts,
         **tokens,
-        "resumes": fields["resumed_by"].split("\n") if "resumed_by" in fields else [],
-        "open": fields["waiting"].split("\n") if "waiting" in fields else [],
-        "retrying": fields["retrying"].split("\n") if "retrying" in fields else [],
+        "resumes": _lines(fields, "resumed_by"),
+        "cancels": _lines(fields, "cancelled_by"),
+        "open": _lines(fields, "waiting"),
+        "retrying": _lines(fields, "retrying"),
         "retries": {key: record.attempts for key, record in records.items() if record.is_retrying},
         "kinds": {key: record.kind for key, record in records.items() if record.is_open},
         "records": {
@@ -467,9 +488,13 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
     }
 
 
+def _lines(fields: dict[str, str], name: str) -> list[str]:
+    return fields[name].split("\n") if name in fields else []
+
+
 def _expected(instance: Instance, message: str) -> dict[str, object]:
     # of a time only Redis knows which
-    names = (*_NUMBERS, *_TOKENS, *_TEXTS, "resumes")
+    names = (*_NUMBERS, *_TOKENS, *_TEXTS, "resumes", "cancels")
     has_time = (instance.delay is not None and message.startswith("delayed until ")) or (
         instance.message == RETRYING
         and re.fullmatch(r"retrying \w \(\d of 5\) at [-\d]+ [:\d]+(, and 1 more)?", message)

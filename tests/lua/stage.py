@@ -20,7 +20,8 @@ from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
 from memable.moments import Due
 from memable.pubsub import Subscriptions
-from memable.state import Status, StepKind
+from memable.reading import Reader
+from memable.state import Status, StepKind, WorkflowState
 from memable.store import Store, new_token
 from tests.lua import invariants
 
@@ -149,7 +150,8 @@ class Stage:
         return Status((await self.fields(keys))["status"])
 
     async def life(self, keys: InstanceKeys) -> str:
-        return (await self.fields(keys))["life"]
+        """What tells the instance from a namesake."""
+        return (await Reader(self.store).life_and_labels(keys))[0]
 
     async def record(self, keys: InstanceKeys, key: str) -> Record | None:
         raw = await self.command("HGET", keys.steps, key)
@@ -232,6 +234,10 @@ class Stage:
         held = await self.run(instance_id)
         await self.store.finish(held, outcome, retention_ms)
         return held
+
+    async def cancel(self, keys: InstanceKeys, reason: str = "", *, retention_ms: int = LONG_MS) -> WorkflowState:
+        """What a client does."""
+        return await self.store.cancel(keys, await self.life(keys), new_token(), reason, retention_ms)
 
     async def make_due(self, keys: InstanceKeys, key: str) -> None:
         """Move a deadline into the past, with its record, which the script does not read."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from memable.errors import InputConflict, InstanceNotFound, SignalRejected
 from memable.holding import LeaseLost, Outcome
+from memable.keys import InstanceKeys
 from memable.lua import Answer
-from memable.state import Status, StepKind
+from memable.state import Status, StepKind, WorkflowState
 from memable.store import new_token
 from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, timer
 
@@ -65,7 +68,7 @@ async def test_an_end_takes_entry_points_timers_and_lease_with_it(stage: Stage) 
     assert scene.expires_ms[held.keys.instance] == int(fields["completed_ms"]) + LONG_MS
 
 
-@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+@pytest.mark.parametrize("outcome", [DONE, BROKEN])
 async def test_a_run_that_is_over_ends_nothing(stage: Stage, outcome: Outcome) -> None:
     held = await stage.run()
     other = await stage.claimed_by_another(held.keys)
@@ -111,7 +114,7 @@ async def test_any_retention_gives_both_hashes_the_same_expiry(stage: Stage, ret
 # ── resume ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+@pytest.mark.parametrize("outcome", [DONE, BROKEN])
 async def test_resume_takes_back_the_end_and_every_expiry(stage: Stage, outcome: Outcome) -> None:
     held = await stage.run()
     await stage.store.record(held, "charge", STEP, 5)
@@ -187,10 +190,145 @@ async def test_a_resume_gives_a_crashed_instance_a_fresh_count_of_recoveries(sta
     assert await stage.recover(await stage.take(held.keys), max_recoveries=2) is Answer.DONE
 
 
+# ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def queued(stage: Stage) -> InstanceKeys:
+    return await stage.invoke()
+
+
+async def delayed(stage: Stage) -> InstanceKeys:
+    return await stage.delayed()
+
+
+async def delivered(stage: Stage) -> InstanceKeys:
+    keys = await stage.invoke()
+    await stage.deliver(keys)
+    return keys
+
+
+async def running(stage: Stage) -> InstanceKeys:
+    held = await stage.run()
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
+    return held.keys
+
+
+async def suspended(stage: Stage) -> InstanceKeys:
+    return (await stage.parked(approval(), timer(after_ms=1e9))).keys
+
+
+LIVE = [queued, delayed, delivered, running, suspended]
+Reach = Callable[[Stage], Awaitable[InstanceKeys]]
+
+
+@pytest.mark.parametrize("reach", LIVE)
+async def test_a_cancel_ends_an_instance_wherever_it_is(stage: Stage, reach: Reach) -> None:
+    keys = await reach(stage)
+    state = await stage.cancel(keys, "no more")
+    assert stage.answered() is Answer.DONE
+    assert str(state) == "cancelled: no more"
+    scene = await stage.check()
+    fields = scene.hashes[keys.instance]
+    assert (fields["status"], fields["message"]) == ("cancelled", "no more")
+    assert not fields.keys() & {"output", "error", "waiting", "entry", "lease", "rested_by"}
+    assert keys.timers not in scene.zsets
+    assert keys.stream not in scene.streams or not scene.streams[keys.stream].entries
+    assert scene.expires_ms[keys.instance] == int(fields["completed_ms"]) + LONG_MS
+    assert await stage.record(keys, "approval") is None
+
+
+@pytest.mark.parametrize("reach", LIVE)
+async def test_a_resume_of_a_cancelled_instance_runs_it_on(stage: Stage, reach: Reach) -> None:
+    keys = await reach(stage)
+    await stage.cancel(keys)
+    await stage.store.resume(keys, new_token())
+    assert await stage.status(keys) is Status.QUEUED
+    # a delivery of the past is still somewhere; the new one is another
+    held = await stage.take(keys)
+    record = await stage.record(keys, "charge")
+    assert (record is not None) is (reach is running)
+    await stage.store.finish(held, DONE, LONG_MS)
+    await stage.check()
+
+
+async def test_a_cancel_tells_the_run_that_holds_the_instance_and_refuses_it_from_then_on(stage: Stage) -> None:
+    held = await stage.run()
+    async with stage.listening(held.keys.partition.control("w1")) as heard:
+        await stage.cancel(held.keys)
+        assert await heard.so_far() == [f"over {held.lease}".encode()]
+    assert await stage.renew("w1", held) == [Answer.LEASE_LOST]
+    before = await stage.check()
+    for write in (
+        lambda: stage.store.record(held, "ship", STEP, 1),
+        lambda: stage.store.open(held, [approval()], []),
+        lambda: stage.store.park(held, [approval()], [], ""),
+        lambda: stage.store.set_status(held, "at work"),
+        lambda: stage.store.release(held),
+        lambda: stage.store.finish(held, DONE, LONG_MS),
+    ):
+        with pytest.raises(LeaseLost):
+            await write()
+    assert await stage.check() == before
+
+
+async def test_a_claim_that_comes_after_a_cancel_finds_nothing(stage: Stage) -> None:
+    keys = await stage.invoke()
+    (held,) = await stage.deliver(keys)
+    await stage.cancel(keys)
+    with pytest.raises(LeaseLost):
+        await stage.store.claim(held, "w1")
+    assert await stage.status(keys) is Status.CANCELLED
+
+
+@pytest.mark.parametrize("outcome", [DONE, BROKEN])
+async def test_a_cancel_leaves_what_has_ended_as_it_is_and_says_how_it_ended(stage: Stage, outcome: Outcome) -> None:
+    held = await stage.ended(outcome)
+    before = await stage.fields(held.keys)
+    state = await stage.cancel(held.keys, "too late")
+    assert stage.answered() is Answer.ALREADY
+    assert state == WorkflowState.of(outcome.status, outcome.message)
+    after = await stage.fields(held.keys)
+    assert after.keys() - before.keys() == {"cancelled_by"}
+    assert {name: after[name] for name in before} == before
+
+
+async def test_the_first_of_two_cancels_counts(stage: Stage) -> None:
+    keys = await stage.invoke()
+    assert str(await stage.cancel(keys, "first")) == "cancelled: first"
+    assert str(await stage.cancel(keys, "second")) == "cancelled: first"
+
+
+async def test_nobody_cancels_what_does_not_exist(stage: Stage) -> None:
+    with pytest.raises(InstanceNotFound, match="order/42"):
+        await stage.cancel(stage.of())
+    assert not (await stage.check()).hashes
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_a_cancel_made_again_leaves_an_instance_alone_that_was_resumed_meanwhile(
+    stage: Stage, ends_first: bool
+) -> None:
+    """Whether the first try had its effect, or came too late."""
+    held = await stage.run()
+    if ends_first:
+        await stage.store.finish(held, DONE, LONG_MS)
+    await stage.cancel(held.keys)
+    cancel = stage.last_call
+    for number in range(15):  # others that did the same
+        await stage.cancel(held.keys, str(number))
+    await stage.store.resume(held.keys, new_token())
+    await stage.take(held.keys)
+    before = await stage.check()
+    answer, *_ = await stage.again(cancel)
+    assert answer == (Answer.ALREADY if ends_first else Answer.DONE)
+    assert await stage.check() == before
+
+
 # ── forget ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("outcome", [DONE, BROKEN, Outcome(Status.CANCELLED, b"{}", "too late")])
+@pytest.mark.parametrize("outcome", [DONE, BROKEN])
 async def test_an_expired_instance_leaves_no_trace(stage: Stage, outcome: Outcome) -> None:
     held = await stage.ended(outcome, retention_ms=-1000)
     await stage.store.forget(held.keys)

@@ -149,6 +149,16 @@ async def resume_with_rerun(stage: Stage) -> None:
     await stage.store.resume(held.keys, new_token(), ["charge", "cooling-off"])
 
 
+async def cancel(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.cancel(held.keys)
+
+
+async def cancel_too_late(stage: Stage) -> None:
+    held = await stage.ended()
+    await stage.cancel(held.keys)
+
+
 async def fire_timer(stage: Stage) -> None:
     held = await stage.parked(timer(after_ms=1e9))
     await stage.make_due(held.keys, "cooling-off")
@@ -240,6 +250,8 @@ TABLE = {
     "open, with a message": Row(open_with_a_message, DONE, LOST, LOST, LOST, LOST),
     "resume": Row(resume, DONE, DONE, DONE, UNKNOWN, ALREADY),
     "resume, rerun": Row(resume_with_rerun, DONE, DONE, DONE, UNKNOWN, Answer.BUSY),
+    "cancel": Row(cancel, DONE, DONE, DONE, UNKNOWN, UNKNOWN),
+    "cancel, too late": Row(cancel_too_late, ALREADY, ALREADY, ALREADY, UNKNOWN, UNKNOWN),
     "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "open, back-off": Row(open_back_off, DONE, LOST, LOST, LOST, LOST),
     "park, back-off": Row(park_back_off, DONE, DONE, LOST, LOST, LOST),

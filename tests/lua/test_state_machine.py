@@ -54,7 +54,7 @@ keys_of_any_kind = st.sampled_from([*POINT_KEYS, *STEP_KEYS])
 keys_of_points = st.sampled_from([*POINT_KEYS * 3, *STEP_KEYS])
 withdrawals = st.lists(keys_of_any_kind, max_size=2, unique=True)
 texts = st.sampled_from(["", "charging", 'odd " \\ \n \N{SNOWMAN}'])
-ends = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+ends = st.sampled_from([Status.COMPLETED, Status.FAILED])
 
 
 def _point(key: str, kind: StepKind, after_ms: float | None) -> Point:
@@ -241,13 +241,24 @@ class StoreMachine(RuleBasedStateMachine):
             is_answered=is_answered,
         )
 
+    @rule(instance_id=ids, reason=texts, is_answered=st.booleans())
+    def cancel(self, instance_id: str, reason: str, is_answered: bool) -> None:
+        keys, token = self.of(instance_id), new_token()
+        instance = self.model.instances.get(keys.name)
+        life = "" if instance is None else instance.first_life
+        self.make(
+            lambda: self.store.cancel(keys, life, token, reason, LONG_MS),
+            lambda: self.model.cancel(keys.name, life, token, reason),
+            is_answered=is_answered,
+        )
+
     @rule(instance_id=ids, is_answered=st.booleans())
     def delete(self, instance_id: str, is_answered: bool) -> None:
         keys = self.of(instance_id)
         instance = self.model.instances.get(keys.name)
         life, labels = new_token(), NO_LABELS
         if instance is not None:
-            life = instance.invoked_by or instance.life
+            life = instance.first_life
             labels = parse_lines(instance.labels.split("\n") if instance.labels else [])
         self.make(
             lambda: self.store.delete(keys, life, labels),
@@ -296,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
         opened=points,
         withdrawn=withdrawals,
         parks=st.booleans(),
-        comes=st.sampled_from(["a signal", "a message", "a deadline", "the end", "nothing"]),
+        comes=st.sampled_from(["a signal", "a message", "a deadline", "the end", "a cancel", "nothing"]),
     )
     def wait_at_points(
         self,
@@ -322,6 +333,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.send(instance_id, None, is_answered=False)
         elif comes == "a deadline":
             self.a_deadline_comes(instance_id, fires=True)
+        elif comes == "a cancel":
+            self.cancel(instance_id, "no more", is_answered=False)
         elif comes == "the end":
             self.end(held, Outcome(Status.FAILED, b"{}", "no", sorted(instance.records)), LONG_MS, is_answered=False)
 

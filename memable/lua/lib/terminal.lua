@@ -1,7 +1,8 @@
 -- The end of an instance, whoever makes it: points, timers, entry and lease go, the outcome stays for the retention.
 -- `at`: what the script was given: instance, steps, stream, timers, inbox, expiry; `from`, `final` (indexes); id, name, events.
 -- `ended`: status, message, retention_ms; field and value (output or error, if there is one); failed_keys (if any); `by`, the
--- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused.
+-- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused; `facts`, further
+-- fields of the instance to write.
 
 local DEADLINE = '_deadline'
 
@@ -16,7 +17,7 @@ local function come_to_end(at, ended)
   if known[5] and not ended.by then redis.call('PUBLISH', known[5], OVER .. ' ' .. known[6]) end
   local now = now_ms()
   local facts = drop_lease(at.instance, ended.by, 'recoveries', 'failed_keys', 'due')
-  add_facts(facts, 'completed_ms', whole(now))
+  add_facts(facts, 'completed_ms', whole(now), unpack(ended.facts or {}))
   if ended.field then add_facts(facts, ended.field, ended.value) end
   if (ended.failed_keys or '') ~= '' then add_facts(facts, 'failed_keys', ended.failed_keys) end
   move_index(at.from, at.final, at.id, known[2])
