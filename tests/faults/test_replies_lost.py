@@ -69,7 +69,7 @@ def shop(ledger: Ledger) -> App:
         charge = await ctx.step("charge", ledger.charge)
         note, parcel = await asyncio.gather(ctx.suspend(NOTE), ctx.step("pack", ledger.pack))
         approved = await ctx.suspend(APPROVAL, status="waiting for the manager")
-        await ctx.timer("pause", 0.01)
+        await ctx.timer("pause", 0.1)  # long enough to be parked for, also on a busy machine
         return [amount, charge, note, parcel, approved, await ctx.step("ship", ledger.ship)]
 
     @app.workflow("parcel")

@@ -144,7 +144,8 @@ def test_a_connection_that_is_lost_while_it_is_taken_over_is_noticed(loop: async
             await wait_until(lambda: reader.at_eof() or reader.exception() is not None)
             wire = Wire(endpoint, connection)
             try:
-                await wire.exchange("PING")
+                async with asyncio.timeout(20):
+                    await wire.exchange("PING")
             finally:
                 await wire.close()
 
