@@ -97,6 +97,22 @@ async def retried(ctx: Context, name: str) -> int:
     return await ctx.step("then:v1", stay, f"{name}-then")
 
 
+async def fail_twice(name: str) -> int:
+    attempt = current_step().attempt
+    tell(f"{name}-attempt-{attempt}")
+    while attempt == 2 and not may_go_on():
+        await asyncio.sleep(0.01)
+    if attempt <= 2:
+        raise ConnectionError("the payment API does not answer")
+    return os.getpid()
+
+
+@app.workflow("persistent")
+async def persistent(ctx: Context, name: str) -> int:
+    """Two attempts fail, and each time the next comes an hour later; in the second one a worker can be caught."""
+    return await ctx.step("try:v1", fail_twice, name, retry=RetryPolicy.fixed(4, 3600))
+
+
 @app.workflow("write")
 async def write(ctx: Context, what: str) -> int:
     """Once its process goes on, the first that its run has to say to Redis is `what`."""

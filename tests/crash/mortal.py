@@ -15,7 +15,7 @@ from memable.runtime.run import failure_outcome
 from memable.runtime.runtime import Runtime
 from memable.store import Store
 
-OF_A_RUN = {"claim", "record", "open", "park", "finish", "set_status", "release", "continue_as"}
+OF_A_RUN = {"claim", "record", "settle", "open", "park", "finish", "set_status", "release", "continue_as"}
 """The leader, the heartbeat and the stop go by the clock: which of their commands comes when is no run's doing."""
 
 AT_ONCE = 12

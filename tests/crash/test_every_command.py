@@ -6,14 +6,19 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from memable import App, Context, PermanentError, RetryPolicy, StepFailed, SuspendPoint
 from tests.crash.mortal import Ledger, Play, die_everywhere
 
 APPROVAL = SuspendPoint("approval", bool)
 
+LONG_S = 0.02
+"""A back-off that is long enough to be kept in Redis, here."""
+
 
 def representative(ledger: Ledger) -> App:
-    """Steps, a retry, a caught failure, a signal, a timer, a gather of steps and waits, a status."""
+    """Steps, retries at once and after a wait in Redis, a caught failure, a signal, a timer, a gather, a status."""
     app = App()
 
     async def flaky() -> str:
@@ -21,6 +26,12 @@ def representative(ledger: Ledger) -> App:
         if ledger.calls["flaky"] % 2:
             raise ConnectionError("try again")
         return "flaky"
+
+    async def later() -> str:
+        ledger.calls["later"] += 1
+        if ledger.calls["later"] % 2:
+            raise ConnectionError("try again later")
+        return "later"
 
     async def hopeless() -> str:
         ledger.calls["hopeless"] += 1
@@ -31,6 +42,7 @@ def representative(ledger: Ledger) -> App:
         first = await ctx.step("first", ledger.effect("first"))
         ctx.set_status("charging")
         retried = await ctx.step("flaky", flaky, retry=RetryPolicy.fixed(3, 0.001))
+        waited = await ctx.step("later", later, retry=RetryPolicy.fixed(3, LONG_S))
         try:
             await ctx.step("hopeless", hopeless)
             caught = "nothing"
@@ -44,26 +56,29 @@ def representative(ledger: Ledger) -> App:
             ctx.step("right", ledger.effect("right")),
         )
         last = await ctx.step("last", ledger.effect("last"))
-        return [amount, first, retried, caught, approved, *both, last]
+        return [amount, first, retried, waited, caught, approved, *both, last]
 
     return app
 
 
-STEPS = {"first", "flaky", "hopeless", "left", "right", "last"}
+STEPS = {"first", "flaky", "later", "hopeless", "left", "right", "last"}
 ORDER = Play(
     make=representative,
     input=7,
     answers={"approval": True, "note": "noted"},
-    end=[7, "first", "flaky", "never", True, "left", "noted", "right", "last"],
+    end=[7, "first", "flaky", "later", "never", True, "left", "noted", "right", "last"],
     records=STEPS | {"approval", "pause", "note"},
-    commands={"claim", "record", "open", "park", "finish", "set_status"},
+    commands={"claim", "record", "settle", "open", "park", "finish", "set_status"},
 )
 
 
-async def test_a_worker_that_dies_at_any_command_changes_nothing_of_the_end(redis_url: str, namespace: str) -> None:
+async def test_a_worker_that_dies_at_any_command_changes_nothing_of_the_end(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memable.runtime.steps.DURABLE_BACK_OFF_FROM_S", LONG_S)
     # at most the two steps of the gather are in flight
     untroubled, *_ = await die_everywhere(ORDER, redis_url, namespace, most_repeated=2)
-    assert untroubled.calls == Counter({**dict.fromkeys(STEPS, 1), "flaky": 2})
+    assert untroubled.calls == Counter({**dict.fromkeys(STEPS, 1), "flaky": 2, "later": 2})
 
 
 def several_lives(ledger: Ledger) -> App:
