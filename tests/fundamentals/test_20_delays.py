@@ -116,3 +116,11 @@ async def test_a_delay_needs_no_process(start: Start) -> None:
         await engine.invoke("remind", "you", id="1", delay=0.05)
     async with start(app) as another:
         assert await another.get("remind", "1").result() == "reminded you"
+
+
+async def test_it_may_be_cancelled_before_it_begins(start: Start) -> None:
+    app, runs = shop()
+    async with start(app) as engine:
+        instance = await engine.invoke("remind", "you", id="1", delay=1e6)
+        assert str(await instance.cancel(reason="never mind")) == "cancelled: never mind"
+    assert runs == []

@@ -364,3 +364,15 @@ async def test_waiting_for_all_does_not_wait_for_it() -> None:
         known = await instance.metadata()
         assert known is not None
         assert known.status is Status.QUEUED
+
+
+async def test_it_may_be_cancelled_meanwhile() -> None:
+    flaky = Flaky(9)
+    async with TestEngine(shop(flaky)) as engine:
+        instance = await engine.invoke("order", id="1")
+        await engine.settle()
+        assert str(await instance.cancel(reason="too late")) == "cancelled: too late"
+        assert not await engine.advance_to_next()
+        [step] = await engine.steps("order", "1")
+        assert (step.state, step.error) == (StepState.RETRYING, "ConnectionError: call 1 failed")
+    assert flaky.attempts == [1]

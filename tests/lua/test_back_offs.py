@@ -240,3 +240,21 @@ async def test_an_entry_that_was_lost_is_there_again_beside_a_step_that_waits(st
     assert await stage.store.reconcile(keys.partition, keys.workflow, Status.RUNNING, ["42"]) == [("42", "entry")]
     assert await stage.store.reconcile(keys.partition, keys.workflow, Status.QUEUED, ["42"]) == []
     await stage.take(keys)
+
+
+async def test_it_can_be_cancelled_and_is_not_called_again(stage: Stage) -> None:
+    held = await stage.parked(back_off("a"), back_off("b"))
+    assert str(await stage.cancel(held.keys, "no more")) == "cancelled: no more"
+    scene = await stage.check()
+    assert held.keys.timers not in scene.zsets
+    assert "retrying" not in scene.hashes[held.keys.instance]
+    assert (await facts(stage, held.keys, "a"))["state"] == "retrying"
+
+
+async def test_when_its_record_is_dropped_it_begins_anew(stage: Stage) -> None:
+    held = await stage.parked(back_off(attempts=3), approval())
+    await stage.store.resume(held.keys, new_token(), ["charge"])
+    scene = await stage.check()
+    assert "charge" not in scene.hashes.get(held.keys.steps, {})
+    held = await stage.take(held.keys)
+    assert await stage.store.open(held, [back_off(attempts=1)], []) == {}

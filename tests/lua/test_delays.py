@@ -142,3 +142,14 @@ async def test_the_leader_is_woken_by_the_earliest_delay(stage: Stage) -> None:
         await stage.delayed(timedelta(days=3), "2")
         await stage.delayed(timedelta(days=1), "3")
         assert len(await heard.so_far()) == 2
+
+
+async def test_it_can_be_cancelled_and_then_nothing_begins(stage: Stage) -> None:
+    keys = await stage.delayed()
+    await stage.make_delay_due(keys)
+    assert str(await stage.cancel(keys, "no more")) == "cancelled: no more"
+    assert "due" not in await stage.fields(keys)
+    assert await stage.store.begin(keys) is Answer.NOT_REACHED
+    # a resume does not wait for it any more
+    await stage.store.resume(keys, new_token())
+    await stage.take(keys)
