@@ -347,7 +347,7 @@ class Client:
         With `buffer=True` a signal to a point that is not reached yet is kept for it, and completes it as soon as the
         instance comes there. One is kept for a key; a second is `SignalSuperseded`. A payload of another type than the
         point will declare is not known to be one before: then `suspend` raises `TypeMismatch`, and when that has
-        failed the instance, `resume` waits anew.
+        failed the instance, `resume` waits for another.
 
         `SignalRejected` with the reason if the point is not reached (and `buffer` is false), the instance is terminal,
         or there is none; `TypeMismatch` for a payload of another type than the point declares, and the point stays

@@ -8,6 +8,7 @@ what an author stored. A script adds the times between `head` and `tail`:
     {"state":"suspended","kind":"timer","type":"None","started_ms":…,"due_ms":…}
     {"state":"retrying","kind":"step","type":"","attempts":2,"error":{…},"started_ms":…,"due_ms":…}
     {"state":"failed","kind":"signal","type":"",…,"error":{"class":"SuspendTimeout","fields":{…}}}
+    {"state":"completed","kind":"signal","type":"bool","early":true,…,"result":true}
 
 One of `ctx.map` has the digest of its item before the times: `"item":"…"`.
 """
@@ -143,6 +144,11 @@ class Record:
     def item(self) -> str:
         """The digest of the item of `ctx.map` that this is the result for; empty for any other step."""
         return str(self._facts.get("item", ""))
+
+    @property
+    def was_early(self) -> bool:
+        """Whether this is a signal that was kept: its sender could not be told that its type is wrong."""
+        return bool(self._facts.get("early"))
 
     @property
     def is_open(self) -> bool:

@@ -343,8 +343,8 @@ class Run:
         try:
             return codec.decode(record.result, subject, UPGRADE if kind is StepKind.STEP else RENEW_KEY)
         except (TypeMismatch, SerializationError) as error:
-            # of a signal that was kept nobody knew what type it should have: a resume waits for another
-            if kind is StepKind.SIGNAL:
+            # nobody could refuse it: a resume waits for another
+            if record.was_early:
                 self._failures.append((error, key))
             if upgrade is None:
                 raise

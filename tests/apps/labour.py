@@ -10,6 +10,7 @@ import os
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import memable
 from memable import App, Context, PermanentError, RetryPolicy, current_step
@@ -64,6 +65,15 @@ async def brief(ctx: Context, name: str) -> int:
 async def hold(ctx: Context, name: str) -> int:
     """The pid of the process whose call was recorded."""
     return await ctx.step("hold:v1", stay, name)
+
+
+@app.workflow("listening")
+async def listening(ctx: Context, count: int) -> list[Any]:
+    """Receives an even number of messages, two at a time."""
+    heard = list[Any]()
+    for number in range(0, count, 2):
+        heard += await asyncio.gather(ctx.receive(str(number), "chat"), ctx.receive(str(number + 1), "chat"))
+    return heard
 
 
 @app.workflow("chain")

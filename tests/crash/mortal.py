@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memable import App, Client, Settings, Status, current_step
+from memable import App, Client, Invocation, Settings, Status, current_step
 from memable.connection import ScriptConnection
 from memable.runtime.rest import End
 from memable.runtime.run import failure_outcome
@@ -40,6 +40,9 @@ class Ledger:
         return call
 
 
+async def nothing(order: Invocation[Any]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Play:
     """A workflow `order`, what people answer it, and how it ends."""
@@ -52,6 +55,10 @@ class Play:
     records: set[str]
     """Keys of the records that are there in the end."""
     commands: set[str]
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What comes to the mailbox `chat`, by the key of the receive that waits for it."""
+    begin: Callable[[Invocation[Any]], Awaitable[None]] = nothing
+    """What people do at once."""
 
 
 class MortalConnection:
@@ -135,19 +142,22 @@ async def recover(client: Client, workflow: str) -> None:
             )
 
 
-async def answer_every_wait(client: Client, answers: Mapping[str, Any]) -> Status:
+async def answer_every_wait(client: Client, play: Play) -> Status:
     """What the people outside do, until the instance is over."""
     instance = client.get("order", "1")
     async for state in instance.states():
-        if state.status is Status.SUSPENDED and state.key in answers:
-            # the same id each time: an answer that was given before a death is given once
-            await instance.signal(state.key, answers[state.key], signal_id=f"{state.key}, {state.message}")
+        key = state.key if state.status is Status.SUSPENDED else None
+        # the same id each time: an answer that was given before a death is given once
+        if key is not None and key in play.answers:
+            await instance.signal(key, play.answers[key], signal_id=f"{key}, {state.message}")
+        elif key is not None and key in play.said:
+            await instance.send("chat", play.said[key], message_id=key)
     return (await instance.wait()).status
 
 
-async def until_over_or_dead(client: Client, died: asyncio.Event, answers: Mapping[str, Any]) -> Status | None:
+async def until_over_or_dead(client: Client, died: asyncio.Event, play: Play) -> Status | None:
     """How the instance ended; nothing if the worker died first."""
-    answering, death = asyncio.ensure_future(answer_every_wait(client, answers)), asyncio.ensure_future(died.wait())
+    answering, death = asyncio.ensure_future(answer_every_wait(client, play)), asyncio.ensure_future(died.wait())
     await asyncio.wait({answering, death}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
     status = answering.result() if answering.done() else None
     for task in (answering, death):
@@ -162,13 +172,13 @@ async def live(play: Play, url: str, namespace: str, *, dies_at: int | None, aft
     settings = Settings(redis_url=url, namespace=namespace, lease=30)
     async with Client(url, namespace=namespace, app=play.make(ledger)) as client:
         runtime, mortal = await start_worker(play.make(ledger), settings, dies_at=dies_at, after=after)
-        await client.invoke("order", play.input, id="1")
-        status = await until_over_or_dead(client, mortal.died, play.answers)
+        await play.begin(await client.invoke("order", play.input, id="1"))
+        status = await until_over_or_dead(client, mortal.died, play)
         await bury(runtime, mortal)
         if mortal.died.is_set():
             await recover(client, "order")
             successor, _ = await start_worker(play.make(ledger), settings, dies_at=None, after=False)
-            status = await until_over_or_dead(client, asyncio.Event(), play.answers)
+            status = await until_over_or_dead(client, asyncio.Event(), play)
             await successor.stop()
         assert status is Status.COMPLETED
         assert await client.get("order", "1").result() == play.end

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from memable import App, Context, PermanentError, RetryPolicy, StepFailed, SuspendPoint
+from memable import (
+    App,
+    Context,
+    Invocation,
+    PermanentError,
+    RetryPolicy,
+    StepFailed,
+    SuspendPoint,
+    SuspendTimeout,
+)
 from tests.crash.mortal import Ledger, Play, die_everywhere
 
 APPROVAL = SuspendPoint("approval", bool)
@@ -121,3 +130,46 @@ async def test_a_worker_that_dies_at_any_command_takes_no_life_and_adds_none(red
         # one for a step in a life, however often it is called
         keys = [key for (key,) in ledger.idempotency_keys.values()]
         assert len(set(keys)) == len(keys) == 7
+
+
+def conversation(ledger: Ledger) -> App:
+    """A signal that is kept, a timeout, messages: one that is kept, one for a receive that is open beside a step."""
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> list[Any]:
+        early = await ctx.suspend("early", timeout=3600)
+        try:
+            late = await ctx.suspend("late", timeout=0.01)
+        except SuspendTimeout as error:
+            late = error.key
+        said = await asyncio.gather(
+            ctx.receive("hello", "chat"), ctx.step("think", ledger.effect("think")), ctx.receive("bye", "chat")
+        )
+        return [early, late, *said, await ctx.step("last", ledger.effect("last"))]
+
+    return app
+
+
+async def before_it_listens(order: Invocation[Any]) -> None:
+    await order.signal("early", "kept", buffer=True)
+    await order.send("chat", "hello")
+
+
+CONVERSATION = Play(
+    make=conversation,
+    input=None,
+    answers={},
+    end=["kept", "late", "hello", "think", "bye", "last"],
+    records={"early", "late", "hello", "think", "bye", "last"},
+    commands={"claim", "record", "open", "park", "finish"},
+    said={"bye": "bye"},
+    begin=before_it_listens,
+)
+
+
+async def test_a_worker_that_dies_at_any_command_takes_no_message_and_no_kept_signal(
+    redis_url: str, namespace: str
+) -> None:
+    untroubled, *_ = await die_everywhere(CONVERSATION, redis_url, namespace, most_repeated=1)
+    assert set(untroubled.calls.values()) == {1}

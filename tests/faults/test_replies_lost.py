@@ -23,6 +23,7 @@ from memable import (
     StepKind,
     StepState,
     SuspendPoint,
+    SuspendTimeout,
     WorkflowFailed,
 )
 from memable.errors import InputConflict
@@ -79,6 +80,19 @@ def shop(ledger: Ledger) -> App:
             return number
 
         return await ctx.step("send", send)
+
+    @app.workflow("support")
+    async def support(ctx: Context) -> list[Any]:
+        heard = [await ctx.suspend(NOTE), await ctx.receive("first", "chat"), await ctx.receive("second", "chat")]
+        # in flight: these are opened without parking
+        heard += await asyncio.gather(
+            ctx.receive("third", "chat"), ctx.receive("fourth", "chat"), ctx.step("pack", ledger.pack)
+        )
+        try:
+            await ctx.suspend("nobody", timeout=0.01)
+        except SuspendTimeout as error:
+            heard.append(error.key)
+        return heard
 
     @app.workflow("slow")
     async def slow(ctx: Context) -> str:
@@ -195,6 +209,35 @@ async def expect_one_order(t: Trade) -> None:
         "pause": (StepKind.TIMER, StepState.COMPLETED, 1),
         "ship": (StepKind.STEP, StepState.COMPLETED, 1),
     }
+
+
+KEPT_LOSSES = {"signal": 1, "send": 4, "open": 1, "park": 1, "fire_timer": 1}
+
+
+@CUTS
+@pytest.mark.parametrize("name", KEPT_LOSSES)
+async def test_what_comes_early_or_never_is_read_once_or_timed_out_once(
+    trade: StartTrade, name: str, where: Cut
+) -> None:
+    """A signal and messages that are kept, messages for open receives, a timeout."""
+    async with trade() as t:
+        t.lose(name, where)
+        support = await t.customer.invoke("support", id="1")
+        await support.signal(NOTE, "early", buffer=True)
+        for word in ("hello", "anybody there?"):
+            await support.send("chat", word)
+
+        async def waits_for_two() -> bool:
+            metadata = await t.observer.get_metadata("support", "1")
+            return metadata is not None and metadata.waiting_on == ["third", "fourth"]
+
+        await until(waits_for_two, "both receives are open")
+        for word in ("no?", "bye"):
+            await support.send("chat", word)
+        t.ledger.noted.set()
+        assert await support.result() == ["early", "hello", "anybody there?", "no?", "bye", "packed", "nobody"]
+        await until(lambda: t.cuts >= KEPT_LOSSES[name], "each call has lost its connection")
+        assert {each.attempts for each in await t.observer.steps("support", "1")} == {1}
 
 
 @CUTS

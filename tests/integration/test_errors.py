@@ -569,6 +569,32 @@ async def a_second_signal(scene: Scene) -> None:
 
 
 @provokes(
+    SignalRejected,
+    r"message for mailbox 'chat' to order/42 rejected: there is no such instance",
+    key="chat",
+    reason="there is no such instance",
+    **REJECTED,
+)
+async def a_message_to_what_never_was(scene: Scene) -> None:
+    async with scene.engine() as engine:
+        await engine.send("order", "42", "chat", "hello")
+
+
+@provokes(SignalRejected, r"signal 'first' to order/42 rejected: this key waits for a message, not for a signal")
+async def a_signal_to_a_receive(scene: Scene) -> None:
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.receive("first", "chat")
+
+    async with scene.engine(app) as engine:
+        instance = await engine.invoke("order", id="42")
+        await instance.wait()
+        await instance.signal("first", "hello")
+
+
+@provokes(
     SuspendTimeout,
     r"wait 'approval:v1' of order/42 timed out: nothing came before its deadline",
     key="approval:v1",

@@ -173,6 +173,10 @@ async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(
             Sent(signal=1),
             id="signal",
         ),
+        pytest.param(
+            lambda client: client.signal(approved, "waiting", "later", buffer=True), Sent(signal=1), id="signal, kept"
+        ),
+        pytest.param(lambda client: client.send(approved, "waiting", "chat", "hello"), Sent(send=1), id="send"),
         pytest.param(lambda client: client.resume(one, "over"), Sent(resume=1), id="resume"),
         pytest.param(
             # which life it has and how long it is kept, at once

@@ -183,7 +183,7 @@ async def test_a_thousand_messages_are_read_in_order_with_two_receives_open_what
     chance = random.Random(seed)
     keys = await stage.invoke()
     held, next_message, next_receive = await stage.take(keys), 0, 0
-    got = dict[int, int]()
+    got, wanted = dict[int, int](), list[Point]()
     while len(got) < 1000:
         for _ in range(chance.randrange(40)):
             if next_message < 1000:

@@ -35,6 +35,16 @@ if TYPE_CHECKING:
         await handle.signal(APPROVAL, False)
         await handle.signal("key", {"any": "thing"})
 
+        assert_type(await client.signal(order, "42", APPROVAL, True, buffer=True), Invocation[Receipt])
+        assert_type(await client.send(order, "42", "chat", {"any": "thing"}), Invocation[Receipt])
+        assert_type(await client.send("order", "42", "chat", 1, message_id="1"), Invocation[Any])
+
+    async def _waits(ctx: Context) -> None:
+        assert_type(await ctx.suspend(APPROVAL, timeout=1), bool)
+        assert_type(await ctx.suspend("key", timeout=1), Any)
+        assert_type(await ctx.receive("key", "chat"), Any)
+        assert_type(await ctx.receive("key", "chat", timeout=1, returns=Order), Order)
+
     async def _maps(ctx: Context) -> None:
         async def double(number: int) -> int:
             return 2 * number

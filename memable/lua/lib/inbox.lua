@@ -48,7 +48,12 @@ end
 
 -- what a point that is about to be opened finds
 local function take_from_inbox(inbox, key, kind, accepts)
-  if TAKES_SIGNALS[kind] then return take_kept(inbox, 'signal:' .. key, 'signal') end
+  if TAKES_SIGNALS[kind] then
+    local kept = take_kept(inbox, 'signal:' .. key, 'signal')
+    -- nobody could tell its sender that its type is wrong
+    if kept then kept.head = kept.head .. ',"early":true' end
+    return kept
+  end
   if kind == 'message' and has_unread(inbox, accepts) then
     return take_kept(inbox, read_next(inbox, accepts), 'message')
   end
