@@ -33,6 +33,8 @@ from tests.worker_process import until
 
 NOTE, APPROVAL = SuspendPoint("note", str), SuspendPoint("approval", bool)
 CUTS = pytest.mark.parametrize("where", list(Cut))
+SOON_S = 0.1
+"""A deadline that has not come when a slow machine parks: else no leader is asked to see to it."""
 LONG_S = 30
 """A lease that never passes in these tests: nothing is put right by a takeover."""
 
@@ -70,7 +72,7 @@ def shop(ledger: Ledger) -> App:
         charge = await ctx.step("charge", ledger.charge)
         note, parcel = await asyncio.gather(ctx.suspend(NOTE), ctx.step("pack", ledger.pack))
         approved = await ctx.suspend(APPROVAL, status="waiting for the manager")
-        await ctx.timer("pause", 0.1)  # long enough to be parked for, also on a busy machine
+        await ctx.timer("pause", SOON_S)
         return [amount, charge, note, parcel, approved, await ctx.step("ship", ledger.ship)]
 
     @app.workflow("parcel")
@@ -89,7 +91,7 @@ def shop(ledger: Ledger) -> App:
             ctx.receive("third", "chat"), ctx.receive("fourth", "chat"), ctx.step("pack", ledger.pack)
         )
         try:
-            await ctx.suspend("nobody", timeout=0.01)
+            await ctx.suspend("nobody", timeout=SOON_S)
         except SuspendTimeout as error:
             heard.append(error.key)
         return heard

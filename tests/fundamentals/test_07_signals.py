@@ -406,6 +406,37 @@ async def test_a_payload_that_was_kept_and_does_not_fit_fails_the_wait_and_a_res
         assert await instance.result() is True
 
 
+async def test_a_payload_that_fitted_when_it_came_is_never_dropped(start: Start) -> None:
+    """A resume with code that reads it gets it, though a deploy in between could not."""
+
+    def asking(type: object) -> App:
+        app = App()
+
+        @app.workflow("asking")
+        async def asking(ctx: Context) -> str:
+            answer = await ctx.suspend(SuspendPoint("answer:v1", type))
+            await ctx.suspend("go on")
+            return repr(answer)
+
+        return app
+
+    async with start(asking(str)) as engine:
+        instance = await engine.invoke("asking", id="1")
+        await instance.wait()
+        await instance.signal("answer:v1", "yes")
+        assert str(await instance.wait()) == "suspended: go on"
+    async with start(asking(int)) as engine:
+        await engine.resume("asking", "1")
+        with pytest.raises(WorkflowFailed, match="TypeMismatch"):
+            await engine.get("asking", "1").result()
+    async with start(asking(str)) as engine:
+        await engine.resume("asking", "1")
+        instance = engine.get("asking", "1")
+        assert str(await instance.wait()) == "suspended: go on"
+        await instance.signal("go on")
+        assert await instance.result() == "'yes'"
+
+
 async def test_what_can_never_be_read_is_rejected_also_when_it_may_be_kept(start: Start) -> None:
     app = App()
 
