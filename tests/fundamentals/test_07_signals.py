@@ -9,6 +9,7 @@ that comes before the instance waits for it is rejected, or with `buffer=True` k
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -409,7 +410,7 @@ async def test_a_payload_that_was_kept_and_does_not_fit_fails_the_wait_and_a_res
 async def test_a_payload_that_fitted_when_it_came_is_never_dropped(start: Start) -> None:
     """A resume with code that reads it gets it, though a deploy in between could not."""
 
-    def asking(type: object) -> App:
+    def asking(type: Any) -> App:
         app = App()
 
         @app.workflow("asking")
