@@ -10,16 +10,17 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
-from memable.announcement import Announcement
 from memable.codec import DEFAULT_MAX_PAYLOAD_BYTES, Codec
 from memable.connection import Endpoint, ScriptConnection
+from memable.definitions import AnyWorkflow, Definitions, name_of
 from memable.entering import enter
-from memable.errors import InputConflict, InputMissing, NotStarted, TypeMismatch, WorkflowNotFound, presentable
-from memable.inputs import MISSING, encode_input, encode_payload
+from memable.errors import InputConflict, NotStarted, presentable
+from memable.inputs import encode_payload
 from memable.invocation import Invocation
 from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
 from memable.labels import check_labels
 from memable.listing import Listing
+from memable.missing import MISSING
 from memable.moments import Due
 from memable.pubsub import Subscriptions
 from memable.reading import Reader
@@ -27,7 +28,7 @@ from memable.retry import Duration
 from memable.state import Page, Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store, new_token
 from memable.watching import Watcher
-from memable.workflow import DEFAULT_RETENTION, App, SuspendPoint, Workflow, key_of
+from memable.workflow import App, SuspendPoint, Workflow, key_of
 
 if TYPE_CHECKING:
     from memable.settings import Settings
@@ -42,7 +43,6 @@ GIVE_UP_S: Final = 5.0
 _BATCH: Final = 4000
 """How many instances `invoke_many` has on their way at a time."""
 
-AnyWorkflow = Workflow[Any, Any] | str
 Delay = Duration | datetime | None
 
 
@@ -97,7 +97,7 @@ class Client:
         self._url, self._namespace, self._given_settings = url, namespace, settings
         self._codec = Codec(max_payload_bytes=DEFAULT_MAX_PAYLOAD_BYTES)
         self._connected: Online | None = None
-        self._announced: dict[str, Announcement] = {}
+        self._definitions = self._define()
 
     # ── beginning and end ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,8 +132,11 @@ class Client:
         """Connect by `settings`, once."""
         if self._connected is None:
             self._codec = Codec(max_payload_bytes=settings.max_payload)
-            self._announced.clear()
+            self._definitions = self._define()
             self._connected = await Online.connect(settings.redis_url, settings.namespace, settings.partitions)
+
+    def _define(self) -> Definitions:
+        return Definitions(self._codec, self.app, lambda: self._online().reader)
 
     def _online(self) -> Online:
         """The connections, for whatever needs them; `NotStarted` without."""
@@ -200,13 +203,13 @@ class Client:
         `InputConflict` if the id is taken by an instance with another input; `InvalidLabel`; `ValueError` for a naive
         datetime, NaN and infinity; `StorageError`, `NotStarted`.
         """
-        name = _name_of(workflow)
+        name = name_of(workflow)
         chosen = new_token() if id is None else check_name("instance id", id)
         due = Due.of(delay, f"the delay of {name}/{chosen}")
         called = check_labels(labels)
         online = self._require_started()
-        known = await self._known(workflow)
-        raw = await self._encode_input(known, input, f"the input of {name}/{chosen}")
+        known = await self._definitions.known(workflow)
+        raw = await self._definitions.encode(known, input, f"the input of {name}/{chosen}")
         created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, due, called)
         return self._handle(workflow, chosen, created=created)
 
@@ -245,16 +248,16 @@ class Client:
         of them get the `labels`.
         Errors as for `invoke`; `ValueError` if there are not as many ids as inputs.
         """
-        name = _name_of(workflow)
+        name = name_of(workflow)
         values = list(inputs)
         chosen = [new_token() for _ in values] if ids is None else [check_name("instance id", each) for each in ids]
         if len(chosen) != len(values):
             raise ValueError(f"invoke_many of {name!r} got {len(values)} inputs and {len(chosen)} ids")
         called = check_labels(labels)
         online = self._require_started()
-        known = await self._known(workflow)
+        known = await self._definitions.known(workflow)
         encoded = [
-            await self._encode_input(known, value, f"the input of {name}/{each}")
+            await self._definitions.encode(known, value, f"the input of {name}/{each}")
             for each, value in zip(chosen, values, strict=True)
         ]
         handles: list[Invocation[Any] | InputConflict] = []
@@ -280,7 +283,7 @@ class Client:
 
     def get(self, workflow: AnyWorkflow, id: str) -> Invocation[Any]:
         """A handle on an instance, whether it exists or not: nothing is asked of Redis. `InvalidKey`."""
-        _name_of(workflow)
+        name_of(workflow)
         return self._handle(workflow, check_existing_id("instance id", id))
 
     @overload
@@ -353,7 +356,7 @@ class Client:
         or there is none; `TypeMismatch` for a payload of another type than the point declares, and the point stays
         open; `InvalidKey`, `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
         """
-        name = _name_of(workflow)
+        name = name_of(workflow)
         check_existing_id("instance id", id)
         key = check_key("suspend point", key_of(point))
         token = new_token() if signal_id is None else check_name("signal id", signal_id)
@@ -384,7 +387,7 @@ class Client:
         `SignalRejected` with the reason if the instance is terminal, or there is none; `InvalidKey`,
         `SerializationError`, `PayloadTooLarge`, `StorageError`, `NotStarted`.
         """
-        name = _name_of(workflow)
+        name = name_of(workflow)
         check_existing_id("instance id", id)
         check_name("mailbox", mailbox)
         token = new_token() if message_id is None else check_name("message id", message_id)
@@ -421,7 +424,8 @@ class Client:
             raise TypeError(f"rerun takes a list of keys, not one: [{rerun!r}]")
         dropped = {check_existing_key("key to rerun", key_of(each)): None for each in rerun}
         keys = self._find(workflow, id)
-        await self._require_started().store.resume(keys, new_token(), list(dropped))
+        store = self._require_started().store
+        await store.resume(keys, new_token(), list(dropped), parent=await store.parent_of(keys))
         return self._handle(workflow, id)
 
     async def delete(self, workflow: AnyWorkflow, id: str) -> None:
@@ -433,7 +437,8 @@ class Client:
         """
         keys = self._find(workflow, id)
         online = self._online()
-        await online.store.delete(keys, *await online.reader.life_and_labels(keys))
+        known = await online.reader.identity(keys)
+        await online.store.delete(keys, known.invoked_as, known.labels, known.life)
 
     async def cancel(self, workflow: AnyWorkflow, id: str, *, reason: str | None = None) -> WorkflowState:
         """End an instance at once, wherever it is: queued, running or suspended; the state that it has now.
@@ -451,10 +456,12 @@ class Client:
         if not isinstance(reason, str | None):
             raise TypeError(f"cancel of {keys.name} takes a string as its reason, not {reason!r}")
         online = self._online()
-        (life, _), retention_ms = await asyncio.gather(
-            online.reader.life_and_labels(keys), self._retention_ms(workflow)
+        known, retention_ms = await asyncio.gather(
+            online.reader.identity(keys), self._definitions.retention_ms(workflow)
         )
-        return await online.store.cancel(keys, life, new_token(), presentable(reason or ""), retention_ms)
+        return await online.store.cancel(
+            keys, known.invoked_as, new_token(), presentable(reason or ""), retention_ms, parent=known.parent
+        )
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -469,10 +476,13 @@ class Client:
         *,
         status: Status | str | None = None,
         labels: Mapping[str, str] | None = None,
+        children: bool = True,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
         """Instances, newest first: of one workflow or of all, of one status or of all, at most `limit`.
+
+        `children=False` leaves out those that other instances have started; that costs nothing.
 
         `page.cursor` gets the next page, and is `None` after the last one. What is started meanwhile is newer than
         all pages to come; what changes its status may be missed or met by pages that ask for one. The cost grows with
@@ -485,13 +495,13 @@ class Client:
         `InvalidCursor`; `ValueError` for a status that there is none of, or a limit below 1; `InvalidLabel`,
         `InvalidKey`, `StorageError`, `NotStarted`.
         """
-        name = None if workflow is None else _name_of(workflow)
+        name = None if workflow is None else name_of(workflow)
         wanted, called = None if status is None else Status(status), check_labels(labels)
         if type(limit) is not int or limit < 1:
             raise ValueError(f"limit must be a whole number from 1, not {limit!r}")
         online = self._online()
         names = [name] if name is not None else await self._all_names(online)
-        return await Listing(online.store, online.reader, names, wanted, called).page(limit, cursor)
+        return await Listing(online.store, online.reader, names, wanted, called, children=children).page(limit, cursor)
 
     async def steps(self, workflow: AnyWorkflow, id: str) -> list[StepRecord]:
         """What the instance has recorded, in the order in which it was started.
@@ -523,61 +533,17 @@ class Client:
 
     def _find(self, workflow: AnyWorkflow, id: str) -> InstanceKeys:
         """The names of an existing instance: `InvalidKey` comes before `NotStarted`."""
-        name = _name_of(workflow)
+        name = name_of(workflow)
         check_existing_id("instance id", id)
         return self._online().store.keys.of(name, id)
 
     def _handle(self, workflow: AnyWorkflow, id: str, *, created: bool = False) -> Invocation[Any]:
-        return Invocation(self, _name_of(workflow), id, workflow=self._own(workflow), created=created)
-
-    def _own(self, workflow: AnyWorkflow) -> Workflow[Any, Any] | None:
-        """The workflow, if its types are known here."""
-        if isinstance(workflow, Workflow):
-            return workflow
-        return None if self.app is None else self.app.get(workflow)
-
-    async def _known(self, workflow: AnyWorkflow) -> Workflow[Any, Any] | Announcement:
-        """What is known of the workflow's input, here or from its workers; `WorkflowNotFound`."""
-        if (own := self._own(workflow)) is not None:
-            return own
-        name = _name_of(workflow)
-        return self._announced.get(name) or await self._ask_announcement(name)
-
-    async def _ask_announcement(self, name: str) -> Announcement:
-        online = self._online()
-        said = await online.reader.announced(name)
-        if said is None:
-            raise WorkflowNotFound(name, online.store.keys.namespace)
-        self._announced[name] = said
-        return said
-
-    async def _retention_ms(self, workflow: AnyWorkflow) -> int:
-        """For how long an instance that ends now is kept: as its workers say, who may be told so by their settings."""
-        name = _name_of(workflow)
-        said = self._announced.get(name) or await self._online().reader.announced(name)
-        if said is not None and said.retention_ms is not None:
-            self._announced[name] = said
-            return said.retention_ms
-        own = self._own(workflow)
-        return round((DEFAULT_RETENTION if own is None else own.retention).total_seconds() * 1000)
-
-    async def _encode_input(self, known: Workflow[Any, Any] | Announcement, value: object, subject: str) -> bytes:
-        try:
-            return encode_input(self._codec, known, value, subject)
-        except (InputMissing, TypeMismatch):
-            # a new version of the workflow may have been announced since we asked
-            if isinstance(known, Workflow) or (said := await self._ask_announcement(known.name)) == known:
-                raise
-            return encode_input(self._codec, said, value, subject)
+        return Invocation(self, name_of(workflow), id, workflow=self._definitions.own(workflow), created=created)
 
     async def _all_names(self, online: Online) -> list[str]:
         announced = await online.reader.announced_names()
         own = [] if self.app is None else [workflow.name for workflow in self.app]
         return sorted({*announced, *own})
-
-
-def _name_of(workflow: AnyWorkflow) -> str:
-    return workflow.name if isinstance(workflow, Workflow) else check_name("workflow", workflow)
 
 
 class Connecting(Awaitable[Client], AbstractAsyncContextManager[Client]):

@@ -8,17 +8,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, TypeVarTuple, overload
 
+from memable.children_call import ChildrenCall
 from memable.durable_call import DurableCall
 from memable.errors import StepFailed
 from memable.keys import check_key, check_name
+from memable.missing import MISSING
 from memable.moments import to_epoch_ms
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
 from memable.state import StepKind
 
 if TYPE_CHECKING:
-    from memable.workflow import SuspendPoint
+    from memable.errors import ChildFailed
+    from memable.workflow import SuspendPoint, Workflow
 
-I = TypeVar("I")  # noqa: E741  (an item)
+I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O]; and an item)
+O = TypeVar("O")  # noqa: E741
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -70,6 +74,8 @@ class DurableRun(Protocol):
     async def receive(self, key: str, mailbox: str, type: Any, timeout_s: float | None) -> Any: ...
 
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
+
+    async def children(self, call: ChildrenCall) -> Any: ...
 
     def set_status(self, message: str) -> None: ...
 
@@ -398,6 +404,82 @@ class Context:
         timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of receive {key!r}")
         type = Any if returns is None else returns
         return self._call(StepKind.MESSAGE, key, self._run.receive(key, mailbox, type, timeout_s))
+
+    @overload
+    def call(self, key: str, workflow: Workflow[None, O]) -> DurableCall[O]: ...
+    @overload
+    def call(self, key: str, workflow: Workflow[I, O], input: I) -> DurableCall[O]: ...
+    @overload
+    def call(self, key: str, workflow: str, input: Any = ...) -> DurableCall[Any]: ...
+
+    def call(self, key: str, workflow: Workflow[Any, Any] | str, input: Any = MISSING) -> DurableCall[Any]:
+        """Run another workflow as a child of this instance, on any worker that has it, and hand its result back.
+
+        First run: the child is started, once, and while it runs this instance is parked: it shows as
+        `suspended: KEY`. Replay: the result comes back, and no child is started. If the process dies here, the child
+        runs on, and the next run waits for the same one. The input is checked as by `client.invoke`. The child's id
+        is made by memable; its own retention does not matter here. It is cancelled if this instance comes to an end
+        before it does, or if `first` has chosen another.
+
+        Raises `ChildFailed` if it failed or was cancelled, recorded and replayed; a resume of this instance, if that
+        ended it, resumes the child. `InvalidKey`, `WorkflowNotFound`, `InputMissing`, `TypeMismatch`,
+        `SerializationError`, `PayloadTooLarge`, `DuplicateStep`; `StepConflict` for a key used for anything else.
+        """
+        return self._start_children(ChildrenCall("call", check_key("call", key), workflow, [input], None, True))
+
+    @overload
+    def fan_out(
+        self,
+        key: str,
+        items: Iterable[I],
+        workflow: Workflow[I, O],
+        *,
+        concurrency: int | None = None,
+        fail_fast: Literal[True] = True,
+    ) -> DurableCall[list[O]]: ...
+    @overload
+    def fan_out(
+        self, key: str, items: Iterable[I], workflow: Workflow[I, O], *, concurrency: int | None = None, fail_fast: bool
+    ) -> DurableCall[list[O | ChildFailed]]: ...
+    @overload
+    def fan_out(
+        self,
+        key: str,
+        items: Iterable[Any],
+        workflow: str,
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool = True,
+    ) -> DurableCall[list[Any]]: ...
+
+    def fan_out(
+        self,
+        key: str,
+        items: Iterable[Any],
+        workflow: Workflow[Any, Any] | str,
+        *,
+        concurrency: int | None = None,
+        fail_fast: bool = True,
+    ) -> DurableCall[list[Any]]:
+        """Run a child for each of `items`, which are their inputs, spread over all workers; their results in order.
+
+        First run: the children are started in batches, at most `concurrency` of them living at a time, and while they
+        run this instance is parked. Replay: the results come back. If the process dies here, the next run goes on
+        with the same children, and starts those that are missing. For a workflow without input give `None` each.
+
+        With `fail_fast` the first failure cancels the children that live, starts no more, and is raised as
+        `ChildFailed`, recorded and replayed; without, a child that failed or was cancelled is a `ChildFailed` in the
+        list. After a resume of this instance, if that failure ended it, children that failed or were cancelled are
+        resumed, and those that completed are not run again. Errors as for `call`, an input that does not fit before
+        any child is started; `StepConflict` for another number of items, or another workflow, than the first time.
+        """
+        check_key("fan_out", key)
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise ValueError(f"the concurrency of fan_out {key!r} must be a whole number from 1, not {concurrency!r}")
+        return self._start_children(ChildrenCall("fan_out", key, workflow, list(items), concurrency, fail_fast))
+
+    def _start_children(self, call: ChildrenCall) -> DurableCall[Any]:
+        return self._call(StepKind.CHILD, call.key, self._run.children(call))
 
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""

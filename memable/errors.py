@@ -206,7 +206,23 @@ class StepTimeout(StepFailed):
 
 
 class ChildFailed(MemableError):
-    """A child instance came to an end other than completion."""
+    """A child failed, or was cancelled (`error_type` is `WorkflowCancelled` then): every replay raises the same."""
+
+    def __init__(
+        self,
+        subject: str,
+        *,
+        key: str,
+        index: int,
+        workflow: str,
+        instance_id: str,
+        error_type: str,
+        error_message: str,
+    ) -> None:
+        super().__init__(f"{subject} failed: {error_type}: {error_message} (child {workflow}/{instance_id})")
+        self.subject, self.key, self.index = subject, key, index
+        self.workflow, self.instance_id = workflow, instance_id
+        self.error_type, self.error_message = error_type, error_message
 
 
 class DuplicateStep(MemableError):

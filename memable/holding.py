@@ -34,6 +34,8 @@ class Held:
     lease: str
     known: tuple[str, ...] = ()
     """Keys whose records were the last that Redis has shown to this run: if one is gone, it has lost some history."""
+    parent: InstanceKeys | None = None
+    """Of a child: whom its end concerns."""
     turn: int = 0
     """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
 
@@ -120,7 +122,23 @@ class BackOff:
         return self.key, RETRY, self.head, accepts, self.after_ms, "", self.elapsed_ms, b"", b""
 
 
-AnyPoint = Point | BackOff
+@dataclass(frozen=True, slots=True)
+class ChildrenPoint:
+    """A call that waits for its children: a point, too, which is completed without a record."""
+
+    key: str
+    waits_for: str
+    """What of them: see lib/children.lua."""
+    elapsed_ms: int = 0
+    """Since the call."""
+
+    def arguments(self, _keys: InstanceKeys) -> tuple[lua.Argument, ...]:
+        """What the scripts take: see lib/open.lua."""
+        head = Draft.suspended(StepKind.CHILD, "")
+        return self.key, StepKind.CHILD.value, head, self.waits_for, "", "", self.elapsed_ms, b"", b""
+
+
+AnyPoint = Point | BackOff | ChildrenPoint
 
 
 def _joined(json_types: Collection[str]) -> str:

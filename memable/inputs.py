@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Final
 
 from memable.announcement import Announcement
@@ -10,15 +9,8 @@ from memable.codec import UNTYPED, Codec, json_type
 from memable.errors import InputMissing, SerializationError, TypeMismatch
 from memable.exactness import PLAIN_SCALARS, type_name
 from memable.holding import Payload
+from memable.missing import MISSING
 from memable.workflow import SuspendPoint, Workflow
-
-
-class _Missing(Enum):
-    MISSING = "missing"
-
-
-MISSING: Final = _Missing.MISSING
-"""No input was given, not even `None`."""
 
 _NOTHING: Final = b"null"
 _PLAIN: Final = PLAIN_SCALARS | {list, dict}

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 
 from memable.codec import from_json, to_json
 from memable.errors import (
+    ChildFailed,
     MemableError,
     PayloadTooLarge,
     RetriesExhausted,
@@ -45,6 +46,7 @@ RECORDED_ERRORS: dict[str, type[MemableError]] = {
         StepFailed,
         RetriesExhausted,
         StepTimeout,
+        ChildFailed,
         SerializationError,
         TypeMismatch,
         PayloadTooLarge,
@@ -155,6 +157,11 @@ class Record:
         return self.raw.startswith(_SUSPENDED)
 
     @property
+    def plain_result(self) -> Any:
+        """The result as plain JSON; only of a completed record."""
+        return from_json(self.result or b"null")
+
+    @property
     def is_retrying(self) -> bool:
         """Whether it is of a step that has failed, and is to be called again."""
         return self.raw.startswith(_RETRYING)
@@ -177,7 +184,7 @@ class Record:
     def shown(self, key: str) -> StepRecord:
         """The record as `client.steps` shows it."""
         failure = self.failure()
-        if isinstance(failure, StepFailed):
+        if isinstance(failure, StepFailed | ChildFailed):
             error: str | None = f"{failure.error_type}: {failure.error_message}"
         else:
             error = None if failure is None else f"{type(failure).__name__}: {failure}"
@@ -185,7 +192,7 @@ class Record:
             key=key,
             kind=self.kind,
             state=self.state,
-            result=None if self.result is None else from_json(self.result),
+            result=None if self.result is None else self.plain_result,
             error=error,
             attempts=0 if self.is_open else self.attempts,
             started_at=to_datetime(self._facts.get("started_ms")),

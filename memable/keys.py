@@ -10,8 +10,11 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:inbox:WF/ID`     | hash    | what came before the instance waits for it (see below) | retention, from end    |
 | `ns:{p}:stream:WF`       | stream  | an entry (`i`: ID) per instance ready or running      | for ever; empty idle   |
 | `ns:{p}:timers`          | zset    | `WF/ID/KEY` by deadline in ms; `_delay` for a KEY     | while it has a member  |
-| `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs, for listing                | trimmed by the leader  |
+| `ns:{p}:index:WF/STATUS` | zset    | ID by creation time in µs; children in `WF/~STATUS`   | trimmed by the leader  |
 | `ns:{p}:label:WF/K=V`    | zset    | ID by creation time in µs: those with this label      | trimmed by the leader  |
+| `ns:{p}:family:WF/ID`    | hash    | `KEY~N` -> how that child of it ended (fields below)  | retention, from end    |
+| `ns:{p}:orphans:LIFE`    | hash    | the family of a life that is over, and not kept       | until they are ended   |
+| `ns:{p}:bereaved`        | zset    | `WF/ID/LIFE` of ended lives that left living children | while it has a member  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
 | `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
 | `ns:{p}:solitude`        | string  | a worker takes nothing, so that a suspect runs alone   | three leases           |
@@ -32,10 +35,17 @@ resumes and cancels, one a line; `+` behind one that ended it), `turn`, `said` (
 opened or withdrew points, and of its last `set_status`), `news` (signals and timers that came while it ran),
 `failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
 `alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line), `created_us`,
-`started_ms`, `completed_ms`.
+`started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.
+
+A child's id is `PARENT~LIFE~KEY~N`: its parent's id and life, the key of the `call` or `fan_out`, its number there. In
+its family's hash `KEY~N` is its status and, after a space, its output, error or reason as JSON. Beside it are, of each
+key, `_workflow:KEY` and `_total:KEY` (whose children, and how many there are to be), `_started:KEY` (in ms),
+`_created:KEY`, `_ended:KEY`, `_failed:KEY` (how many so far; the cancelled have failed, too), `_first:KEY` (the number
+of the one that failed first); and `_living` (of all keys), `_resumed` (the token of the parent's last resume: those
+that failed before are resumed by it), `_rerun:KEY` (that of the last with this key in `rerun`: all of them are).
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
 `_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id) and `_retry:KEY` (how often a
@@ -78,6 +88,12 @@ DELAY_KEY = "_delay"
 
 OPEN_PREFIX = "_open:"
 """In a steps hash: before the key of an open point, or of a step that waits for its next attempt."""
+
+CHILD_MARK = "~"
+"""Joins the parts of a child's id, in which an id that was chosen has none."""
+
+BEREFT = "bereft"
+"""On whose behalf the leader cancels a child: that of a parent which is over. No lease looks like that."""
 
 INTERNAL_PREFIX = "_"
 """Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""
@@ -123,6 +139,16 @@ def check_namespace(value: str) -> str:
     return value
 
 
+def child_id(parent_id: str, life: str, key: str, number: int) -> str:
+    """The id of the child `number` of a call's `key`, in a life of its parent."""
+    return CHILD_MARK.join((parent_id, life, key, str(number)))
+
+
+def is_child(instance_id: str) -> bool:
+    """Whether memable made this id, for a child."""
+    return CHILD_MARK in instance_id
+
+
 class InstanceKeys:
     """The names that concern one instance."""
 
@@ -131,7 +157,7 @@ class InstanceKeys:
     def __init__(self, partition: Partition, workflow: str, instance_id: str) -> None:
         self.partition = partition
         self.workflow, self.instance_id = workflow, instance_id
-        self._shared = _shared(partition.prefix, workflow)
+        self._shared = _shared(partition.prefix, workflow, CHILD_MARK in instance_id)
         self.name = name = f"{workflow}/{instance_id}"
         self.instance = f"{partition.prefix}instance:{name}"
         self.steps = f"{partition.prefix}steps:{name}"
@@ -153,6 +179,10 @@ class InstanceKeys:
         return f"{self.partition.prefix}inbox:{self.name}"
 
     @property
+    def family(self) -> str:
+        return f"{self.partition.prefix}family:{self.name}"
+
+    @property
     def events(self) -> str:
         return f"{self.partition.prefix}events:{self.name}"
 
@@ -165,18 +195,18 @@ class InstanceKeys:
 
 
 class _Shared:
-    """The names that the instances of a workflow in one partition share."""
+    """The names that the instances of a workflow in one partition share; its children have indexes of their own."""
 
     __slots__ = ("indexes", "stream")
 
-    def __init__(self, partition: Partition, workflow: str) -> None:
+    def __init__(self, partition: Partition, workflow: str, *, of_children: bool) -> None:
         self.stream = partition.stream(workflow)
-        self.indexes = {status: partition.index(workflow, status) for status in Status}
+        self.indexes = {status: partition.index(workflow, status, of_children=of_children) for status in Status}
 
 
 @lru_cache(maxsize=1024)
-def _shared(prefix: str, workflow: str) -> _Shared:
-    return _Shared(Partition(prefix), workflow)
+def _shared(prefix: str, workflow: str, of_children: bool) -> _Shared:
+    return _Shared(Partition(prefix), workflow, of_children=of_children)
 
 
 @dataclass(frozen=True)
@@ -205,11 +235,22 @@ class Partition:
     def solitude(self) -> str:
         return f"{self.prefix}solitude"
 
+    @cached_property
+    def bereaved(self) -> str:
+        return f"{self.prefix}bereaved"
+
+    def orphans(self, life: str) -> str:
+        return f"{self.prefix}orphans:{life}"
+
     def stream(self, workflow: str) -> str:
         return f"{self.prefix}stream:{workflow}"
 
-    def index(self, workflow: str, status: Status) -> str:
-        return f"{self.prefix}index:{workflow}/{status.value}"
+    def index(self, workflow: str, status: Status, *, of_children: bool = False) -> str:
+        return f"{self.prefix}index:{workflow}/{CHILD_MARK if of_children else ''}{status.value}"
+
+    def indexes(self, workflow: str, status: Status) -> tuple[str, str]:
+        """That of the workflow's instances which were invoked, and that of those which are children."""
+        return self.index(workflow, status), self.index(workflow, status, of_children=True)
 
     def label(self, workflow: str, line: str) -> str:
         """The index of a label, given as `NAME=VALUE`."""
@@ -246,7 +287,7 @@ class Keys:
         partitions = self.partitions
         if len(partitions) == 1:
             return InstanceKeys(partitions[0], workflow, instance_id)
-        root = instance_id.partition("~")[0]
+        root = instance_id.partition(CHILD_MARK)[0]
         return InstanceKeys(partitions[zlib.crc32(root.encode()) % len(partitions)], workflow, instance_id)
 
 
@@ -270,3 +311,9 @@ def split_instance_name(name: str) -> tuple[str, str]:
     """Workflow and instance id of a `WF/ID` name; `ValueError` for what is none."""
     workflow, instance_id = name.split("/", 1)
     return workflow, instance_id
+
+
+def split_bereaved(member: str) -> tuple[str, str, str]:
+    """Workflow, instance id and life of a member of `bereaved`; `family.lua` joins them."""
+    workflow, instance_id, life = member.split("/")
+    return workflow, instance_id, life

@@ -1,8 +1,8 @@
 """Pages of instances, newest first, at a cost that grows with the page and not with the number of instances.
 
-Each workflow has, in each partition, one index per status and one per label: instance ids by creation time. A page is
-merged from those of all statuses, or of one label. Indexes are trimmed lazily, and an instance may move while the page
-is read, so what an index says is only a hint where to look: the instance's hash decides.
+Each workflow has, in each partition, one index per status, as many for its children, and one per label: instance ids by
+creation time. A page is merged from those of all statuses, or of one label. Indexes are trimmed lazily, and an instance
+may move while the page is read, so what an index says is only a hint where to look: the instance's hash decides.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Place:
 
 
 class Listing:
-    """One listing of a namespace: some workflows, one status or all, all of some labels."""
+    """One listing of a namespace: some workflows, one status or all, all of some labels, with children or without."""
 
     def __init__(
         self,
@@ -64,10 +64,13 @@ class Listing:
         workflows: Sequence[str],
         status: Status | None,
         labels: Labels = NO_LABELS,
+        *,
+        children: bool = True,
     ) -> None:
         self._store, self._reader = store, reader
         self._workflows = workflows
         self._status, self._labels = status, labels
+        self._children = children
         self._statuses = list(Status) if status is None else [status]
         self._line: str | None = None
         """The label whose indexes are walked."""
@@ -92,7 +95,7 @@ class Listing:
         return Page(items, found[limit - 1][0].cursor() if len(found) > limit else None)
 
     def _first_chunk(self, limit: int) -> int:
-        of_a_workflow = len(self._statuses) if self._line is None else 1
+        of_a_workflow = len(self._statuses) * (1 + self._children) if self._line is None else 1
         indexes = len(self._workflows) * of_a_workflow * len(self._store.keys.partitions)
         # one to tell whether there is another page, and one that the page before ended with
         return min(limit + 2, max(_MIN_IDS_AN_INDEX, _IDS_A_ROUND // max(indexes, 1)))
@@ -131,7 +134,8 @@ class Listing:
     def _indexes(self, partition: Partition, workflow: str) -> list[str]:
         if self._line is not None:
             return [partition.label(workflow, self._line)]
-        return [partition.index(workflow, status) for status in self._statuses]
+        of = (False, True) if self._children else (False,)
+        return [partition.index(workflow, each, of_children=which) for each in self._statuses for which in of]
 
     async def _rarest_label(self) -> str | None:
         """That of the labels which the fewest instances have, or had."""

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memable import announcement
 from memable.announcement import Announcement
 from memable.codec import from_json
 from memable.errors import InstanceNotFound
 from memable.journal import Record, pairs, to_datetime
-from memable.keys import INTERNAL_PREFIX, InstanceKeys
+from memable.keys import INTERNAL_PREFIX, InstanceKeys, split_instance_name
 from memable.labels import Labels, parse_lines
 from memable.state import Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store
@@ -39,6 +39,18 @@ class Seen:
     def says_how_it_ended(self) -> bool:
         """Whether nothing needs to be read any more."""
         return self.state.status is Status.CANCELLED or self.output is not None or self.error is not None
+
+
+class Identity(NamedTuple):
+    """What tells an instance from another of its id."""
+
+    invoked_as: str
+    """The life that invoke made."""
+    life: str
+    """The one it has now."""
+    labels: Labels
+    parent: InstanceKeys | None
+    """Of a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,10 @@ class Reader:
         self._command = store.connection.command
         self._keys = store.keys
 
+    @property
+    def namespace(self) -> str:
+        return self._keys.namespace
+
     async def seen(self, keys: InstanceKeys) -> Seen:
         """The instance as it is now, with how it ended; `InstanceNotFound`."""
         status, message, version, waiting, output, error = await self._command(
@@ -103,12 +119,19 @@ class Reader:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
         return Seen(int(version), _state(status, message, waiting), output, error)
 
-    async def life_and_labels(self, keys: InstanceKeys) -> tuple[str, Labels]:
-        """The life that invoke made, which tells an instance from another of its id; its labels. `InstanceNotFound`."""
-        first, life, labels = await self._command("HMGET", keys.instance, "invoked_by", "life", "labels")
+    async def identity(self, keys: InstanceKeys) -> Identity:
+        """What tells the instance from another of its id, and whom its end concerns; `InstanceNotFound`."""
+        first, life, labels, parent = await self._command(
+            "HMGET", keys.instance, "invoked_by", "life", "labels", "parent"
+        )
         if life is None:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        return (first or life).decode(), parse_lines(_lines(labels))
+        return Identity(
+            invoked_as=(first or life).decode(),
+            life=life.decode(),
+            labels=parse_lines(_lines(labels)),
+            parent=keys.partition.of(*split_instance_name(parent.decode())) if parent else None,
+        )
 
     async def metadata(self, keys: InstanceKeys) -> WorkflowMetadata | None:
         """All that is known of the instance now; nothing if there is none."""
@@ -154,11 +177,12 @@ _METADATA: Final = (
     "worker",
     "error",
     "labels",
+    "parent",
 )
 
 
 def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowMetadata, int] | None:
-    status, message, waiting, created_us, started_ms, completed_ms, attempt, worker, error, labels = fields
+    status, message, waiting, created_us, started_ms, completed_ms, attempt, worker, error, labels, parent = fields
     if status is None or created_us is None:
         return None
     state = _state(status, message, waiting)
@@ -173,6 +197,7 @@ def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowM
         attempt=int(attempt or 0),
         worker=_text(worker),
         error=None if error is None else str(Failure.parse(error)),
+        parent=_text(parent),
         waiting_on=_lines(waiting),
         labels=parse_lines(_lines(labels)),
     )

@@ -83,6 +83,8 @@ class WorkflowMetadata:
     worker: str | None
     """Who runs it now."""
     error: str | None
+    parent: str | None = None
+    """Of a child, the instance that has started it: `WORKFLOW/ID`."""
     waiting_on: list[str] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
 

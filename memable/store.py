@@ -28,7 +28,7 @@ from memable.errors import (
 )
 from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
-from memable.keys import LAYOUT, InstanceKeys, Keys, Partition
+from memable.keys import LAYOUT, InstanceKeys, Keys, Partition, is_child, split_instance_name
 from memable.labels import NO_LABELS, Labels, lines_of
 from memable.lua import Answer
 from memable.moments import NOW, Due
@@ -86,6 +86,33 @@ def _with_keys(script: lua.Script, key_count: int) -> Script:
     return Script(script.name, script.source, script.sha, key_count)
 
 
+_NOBODY: dict[str, Any] = {"parent": (), "parent_id": "", "parent_name": "", "parent_events": ""}
+
+
+def _parental(parent: InstanceKeys | None) -> dict[str, Any]:
+    """What every script takes that ends or resumes a child."""
+    if parent is None:
+        return _NOBODY
+    return {
+        "parent": (
+            parent.instance,
+            parent.steps,
+            parent.family,
+            parent.stream,
+            parent.index(Status.SUSPENDED),
+            parent.index(Status.QUEUED),
+        ),
+        "parent_id": parent.instance_id,
+        "parent_name": parent.name,
+        "parent_events": parent.events,
+    }
+
+
+def _with_parent(script: lua.Script, bound: dict[str, Any]) -> Script:
+    """A script that takes the keys of a parent, as they were bound."""
+    return _with_keys(script, script.key_count - 1 + len(bound["parent"]))
+
+
 def renewal(worker: str, held: Sequence[Held]) -> list[lua.Argument]:
     """The arguments of `RENEW`, for instances of one stream; its keys are one more than these."""
     return RENEW.bind(
@@ -96,6 +123,10 @@ def renewal(worker: str, held: Sequence[Held]) -> list[lua.Argument]:
     )
 
 
+def _parent(partition: Partition, name: bytes | None) -> InstanceKeys | None:
+    return partition.of(*split_instance_name(name.decode())) if name else None
+
+
 def _text(value: bytes | str | None) -> str:
     return "" if value is None else value.decode() if isinstance(value, bytes) else value
 
@@ -103,8 +134,8 @@ def _text(value: bytes | str | None) -> str:
 def _shown(held: Held, satisfied: list[bytes]) -> dict[str, bytes]:
     """The records of points that are completed: from now on the run knows of them."""
     records = {key.decode(): raw for key, raw in pairs(satisfied).items()}
-    # of many the last are kept, and Redis loses what was completed last
-    ended = {key: at_ms for key, raw in records.items() if (at_ms := Record(raw).completed_ms) is not None}
+    # of many the last are kept, and Redis loses what was completed last. Children that are decided have no record yet
+    ended = {key: at_ms for key, raw in records.items() if raw and (at_ms := Record(raw).completed_ms) is not None}
     held.learn(sorted(ended, key=ended.__getitem__))
     return records
 
@@ -198,6 +229,7 @@ class Store:
             instance=keys.instance,
             steps=keys.steps,
             inbox=keys.inbox,
+            family=keys.family,
             stream=keys.stream,
             timers=keys.timers,
             queued=keys.index(Status.QUEUED),
@@ -261,13 +293,32 @@ class Store:
         if answer != Answer.DONE:
             raise _refuse(answer, keys, mailbox, _text(detail[0]) if detail else "", what="message for mailbox")
 
-    async def resume(self, keys: InstanceKeys, token: str, rerun: Sequence[str] = ()) -> None:
+    async def parent_of(self, keys: InstanceKeys) -> InstanceKeys | None:
+        """Of a child that exists its parent, which never changes; nothing to ask for any other instance."""
+        if not is_child(keys.instance_id):
+            return None
+        return _parent(keys.partition, await self.connection.command("HGET", keys.instance, "parent"))
+
+    async def resume(
+        self,
+        keys: InstanceKeys,
+        token: str,
+        rerun: Sequence[str] = (),
+        *,
+        parent: InstanceKeys | None = None,
+        parent_lease: str = "",
+        missing_ok: bool = False,
+    ) -> None:
         """Queue an instance at rest, without the records of `rerun`; one that is queued or running is joined.
+
+        Of a child `parent` must be given (see `parent_of`), and its end is taken back there, unless the parent has
+        recorded it. With `parent_lease`, only if the parent's run still holds it: else `LeaseLost`.
 
         `InstanceNotFound`, `RecordNotFound`; `InstanceBusy` if there is something to rerun, and it cannot be joined.
         """
+        kin = _parental(parent)
         answer, *detail = await self.connection.call(
-            _RESUME,
+            _with_parent(_RESUME, kin),
             _RESUME.bind(
                 instance=keys.instance,
                 steps=keys.steps,
@@ -284,9 +335,14 @@ class Store:
                 name=keys.name,
                 token=token,
                 events=keys.events,
+                family=keys.family,
+                parent_lease=parent_lease,
                 rerun=rerun,
+                **kin,
             ),
         )
+        if missing_ok and answer == Answer.UNKNOWN:
+            return
         if answer == Answer.BUSY:
             raise InstanceBusy(keys.workflow, keys.instance_id, _text(detail[0]))
         if answer == Answer.NO_RECORD:
@@ -294,42 +350,90 @@ class Store:
         if answer < 0:
             raise _refuse(answer, keys)
 
-    async def delete(self, keys: InstanceKeys, life: str, labels: Labels = NO_LABELS) -> None:
-        """Forget an instance that has ended, if it still is of this life; its labels are these. `InstanceBusy`."""
+    async def delete(
+        self, keys: InstanceKeys, invoked_as: str, labels: Labels = NO_LABELS, life: str | None = None
+    ) -> None:
+        """Forget an instance that has ended, if it is the one that was meant; its labels are these. `InstanceBusy`.
+
+        `life` is the one that it has now, if that is not the one that invoke made.
+        """
+        life = life or invoked_as
         indexes = keys.labels(lines_of(labels))
         arguments = _DELETE.bind(
-            **self._leaving(keys), steps=keys.steps, inbox=keys.inbox, label_indexes=indexes, life=life
+            **self._leaving(keys),
+            steps=keys.steps,
+            inbox=keys.inbox,
+            family=keys.family,
+            orphans=keys.partition.orphans(life),
+            label_indexes=indexes,
+            invoked_as=invoked_as,
+            life=life,
         )
         script = _with_keys(_DELETE, _DELETE.key_count - 1 + len(indexes))
         answer, *status = await self.connection.call(script, arguments)
         if answer == Answer.BUSY:
             raise InstanceBusy(keys.workflow, keys.instance_id, _text(status[0]), awaited="end")
 
-    async def cancel(self, keys: InstanceKeys, life: str, token: str, reason: str, retention_ms: int) -> WorkflowState:
+    async def cancel(
+        self,
+        keys: InstanceKeys,
+        invoked_as: str,
+        token: str,
+        reason: str,
+        retention_ms: int,
+        *,
+        parent: InstanceKeys | None = None,
+    ) -> WorkflowState:
         """End an instance wherever it is; its state now, which is another if it had ended. `InstanceNotFound`.
 
-        `life` is that with which it was invoked, read before.
+        `invoked_as` is the life with which it was invoked, read before; of a child, so is its parent.
         """
-        answer, *there = await self.connection.call(
-            _CANCEL,
-            _CANCEL.bind(
-                **self._ending(keys),
-                queued=keys.index(Status.QUEUED),
-                running=keys.index(Status.RUNNING),
-                suspended=keys.index(Status.SUSPENDED),
-                cancelled=keys.index(Status.CANCELLED),
-                life=life,
-                token=token,
-                reason=reason,
-                retention_ms=retention_ms,
-            ),
-        )
+        answer, there = await self._cancel(keys, invoked_as, token, reason, retention_ms, parent, "")
         if answer < 0:
             raise _refuse(answer, keys)
         if answer == Answer.DONE:
             return WorkflowState.of(Status.CANCELLED, reason)
         status, message, waiting = map(_text, there)
         return WorkflowState.of(Status(status), message, waiting)
+
+    async def cancel_child(
+        self, keys: InstanceKeys, parent: InstanceKeys, token: str, reason: str, retention_ms: int, *, by: str
+    ) -> None:
+        """End a child, if it has not ended, on behalf of its parent's run, `by` its lease: `LeaseLost` if that is over.
+
+        `by` may be `keys.BEREFT` instead: only if its parent's life is over; else nothing is done.
+        """
+        answer, _ = await self._cancel(keys, "", token, reason, retention_ms, parent, by)
+        if answer == Answer.LEASE_LOST:
+            raise LeaseLost(parent.name)
+
+    async def _cancel(
+        self,
+        keys: InstanceKeys,
+        invoked_as: str,
+        token: str,
+        reason: str,
+        retention_ms: int,
+        parent: InstanceKeys | None,
+        on_behalf: str,
+    ) -> tuple[int, list[bytes]]:
+        ending = self._ending(keys, parent)
+        answer, *there = await self.connection.call(
+            _with_parent(_CANCEL, ending),
+            _CANCEL.bind(
+                **ending,
+                queued=keys.index(Status.QUEUED),
+                running=keys.index(Status.RUNNING),
+                suspended=keys.index(Status.SUSPENDED),
+                cancelled=keys.index(Status.CANCELLED),
+                invoked_as=invoked_as,
+                token=token,
+                reason=reason,
+                retention_ms=retention_ms,
+                on_behalf=on_behalf,
+            ),
+        )
+        return answer, there
 
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
         """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
@@ -362,7 +466,8 @@ class Store:
         )
         if answer != Answer.DONE:
             raise _refuse(answer, keys)
-        life, input, progress, attempt, started_ms, recoveries, steps = rest
+        life, input, progress, attempt, started_ms, recoveries, parent, steps = rest
+        held.parent = _parent(keys.partition, parent)
         return Claim(
             life.decode(), input, progress.decode(), int(attempt), int(started_ms), int(recoveries), pairs(steps)
         )
@@ -414,6 +519,7 @@ class Store:
                 steps=keys.steps,
                 timers=keys.timers,
                 inbox=keys.inbox,
+                family=keys.family,
                 name=keys.name,
                 lease=held.lease,
                 known="\n".join(held.known),
@@ -437,6 +543,7 @@ class Store:
                 stream=keys.stream,
                 timers=keys.timers,
                 inbox=keys.inbox,
+                family=keys.family,
                 running=keys.index(Status.RUNNING),
                 suspended=keys.index(Status.SUSPENDED),
                 queued=keys.index(Status.QUEUED),
@@ -457,10 +564,11 @@ class Store:
     async def finish(self, held: Held, outcome: Outcome, retention_ms: int) -> None:
         """End the instance. `LeaseLost`."""
         keys = held.keys
+        ending = self._ending(keys, held.parent)
         answer = await self.connection.call(
-            _FINISH,
+            _with_parent(_FINISH, ending),
             _FINISH.bind(
-                **self._ending(keys),
+                **ending,
                 running=keys.index(Status.RUNNING),
                 final=keys.index(outcome.status),
                 lease=held.lease,
@@ -613,16 +721,18 @@ class Store:
         max_recoveries: int,
         failure: Outcome,
         retention_ms: int,
+        parent: InstanceKeys | None = None,
     ) -> Answer:
         """Take an instance from a worker that has not renewed for a lease: DONE, or why there was nothing to do.
 
-        After `latest_ms`, a time of Redis, nothing is done.
+        After `latest_ms`, a time of Redis, nothing is done. Of a child `parent` must be given (see `parent_of`).
         """
+        ending = self._ending(keys, parent)
         return Answer(
             await self.connection.call(
-                _RECOVER,
+                _with_parent(_RECOVER, ending),
                 _RECOVER.bind(
-                    **self._ending(keys),
+                    **ending,
                     running=keys.index(Status.RUNNING),
                     queued=keys.index(Status.QUEUED),
                     failed=keys.index(Status.FAILED),
@@ -670,15 +780,18 @@ class Store:
         return Lead(answer == Answer.DONE, float(now_ms), float(next_ms[0]) if next_ms else None)
 
     async def reconcile(
-        self, partition: Partition, workflow: str, status: Status, ids: Sequence[str]
+        self, partition: Partition, workflow: str, status: Status, ids: Sequence[str], *, of_children: bool = False
     ) -> list[tuple[str, str]]:
-        """Mend instances that were listed under `status`; what was done to which (see the script)."""
+        """Mend instances that were listed under `status`; what was done to which (see the script).
+
+        All of them must be children, or none.
+        """
         all_keys = [partition.of(workflow, id) for id in ids]
         arguments = _RECONCILE.bind(
             stream=partition.stream(workflow),
             timers=partition.timers,
-            found=partition.index(workflow, status),
-            **{each.value: partition.index(workflow, each) for each in Status},
+            found=partition.index(workflow, status, of_children=of_children),
+            **{each.value: partition.index(workflow, each, of_children=of_children) for each in Status},
             instances_and_steps=[key for keys in all_keys for key in (keys.instance, keys.steps)],
             ids_names_events=[word for keys in all_keys for word in (keys.instance_id, keys.name, keys.events)],
         )
@@ -727,9 +840,13 @@ class Store:
         }
 
     @staticmethod
-    def _ending(keys: InstanceKeys) -> dict[str, Any]:
-        """What every script that ends an instance takes."""
+    def _ending(keys: InstanceKeys, parent: InstanceKeys | None) -> dict[str, Any]:
+        """What every script that ends an instance takes; of a child, `parent` is whom it tells."""
         return {
+            "family": keys.family,
+            "bereaved": keys.partition.bereaved,
+            "wake": keys.partition.wake,
+            **_parental(parent),
             "instance": keys.instance,
             "steps": keys.steps,
             "stream": keys.stream,

@@ -13,8 +13,8 @@ from memable.cli.printing import instance_document, one_line, print_json
 from memable.cli.root import FINE, INSTANCE_FAILED
 from memable.client import Client
 from memable.errors import InstanceNotFound
-from memable.inputs import MISSING
 from memable.invocation import Invocation
+from memable.missing import MISSING
 from memable.state import Status, WorkflowMetadata
 
 

@@ -16,7 +16,7 @@ import click
 
 from memable.client import Client, connect
 from memable.codec import from_json
-from memable.inputs import MISSING
+from memable.missing import MISSING
 
 
 @dataclass(frozen=True, slots=True)

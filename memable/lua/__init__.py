@@ -24,7 +24,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, cast
 
-from memable.keys import DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
+from memable.keys import BEREFT, DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
 
 
 class Answer(IntEnum):
@@ -150,6 +150,7 @@ def assemble(name: str, body: str) -> Script:
     words = set(_WORD.findall(text))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
     names = {"GROUP": GROUP, "ENTRY_FIELD": ENTRY_FIELD, "NEWS": NEWS, "OVER": OVER, "DELAY_KEY": DELAY_KEY}
+    names["BEREFT"] = BEREFT
     constants += [f"local {each} = '{value}'" for each, value in names.items()]
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(

@@ -1,5 +1,5 @@
 -- cancel: end an instance at once, wherever it is.
--- USES  time, state, timers, points, terminal, tokens
+-- USES  time, state, status, timers, points, children, family, terminal, tokens
 -- KEYS  instance   hash    status, message, cancelled_by
 -- KEYS  steps      hash    open points are withdrawn
 -- KEYS  stream     stream  its entry goes
@@ -10,13 +10,23 @@
 -- KEYS  running    zset
 -- KEYS  suspended  zset
 -- KEYS  cancelled  zset    to
--- ARGV  id, name, life, token, reason, retention_ms, events
--- RETURNS  DONE cancelled, now or by the first try | ALREADY it was terminal; what it is now: status, message, waiting | UNKNOWN instance, or another of this id than that which was meant
+-- KEYS  family     hash    of a parent: expires with it
+-- KEYS  bereaved   zset    a parent that leaves living children
+-- KEYS  parent...  hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- ARGV  id, name, invoked_as, token, reason, retention_ms, events, wake, parent_id, parent_name, parent_events, on_behalf
+-- RETURNS  DONE cancelled, now or by the first try | ALREADY status, message, waiting | UNKNOWN, or not the one meant | LEASE_LOST the parent's run is over | STALE its parent lives, or is another
 -- RETRY  by `cancelled_by`, the tokens of the last 16 cancels: as the first time, also when it was resumed since
-local known = redis.call('HMGET', instance, 'status', 'message', 'waiting', 'cancelled_by', 'invoked_by', 'life')
+local known = redis.call('HMGET', instance, 'status', 'message', 'waiting', 'cancelled_by', 'invoked_by', 'life', 'parent')
 local status, tokens = known[1], known[4]
 -- the caller has read the life: a retry must not end a namesake that was invoked since
-if not status or (known[5] or known[6]) ~= life then return {UNKNOWN} end
+if not status or (invoked_as ~= '' and (known[5] or known[6]) ~= invoked_as) then return {UNKNOWN} end
+if (known[7] or '') ~= parent_name then return {STALE} end
+local kin = parent_of(parent, timers, parent_id, parent_name, parent_events)
+if on_behalf == BEREFT then
+  if not is_over(kin, id) then return {STALE} end
+elseif on_behalf ~= '' and redis.call('HGET', kin.instance, 'lease') ~= on_behalf then
+  return {LEASE_LOST}
+end
 local effective, idle = token .. '+', token .. '-'
 if knows_token(tokens, effective) then return {DONE} end
 local from = ({queued = queued, running = running, suspended = suspended})[status]
@@ -26,8 +36,8 @@ if not from or knows_token(tokens, idle) then
   return {ALREADY, status, known[2], known[3] or ''}
 end
 come_to_end({
-  instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox,
-  from = from, final = cancelled, expiry = expiry, id = id, name = name, events = events,
+  instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
+  from = from, final = cancelled, expiry = expiry, id = id, name = name, events = events, wake = wake, parent = kin,
 }, {
   status = 'cancelled', message = reason, retention_ms = retention_ms, facts = {'cancelled_by', with_token(tokens, effective)},
 })

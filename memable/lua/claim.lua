@@ -6,10 +6,10 @@
 -- KEYS  queued    zset    from
 -- KEYS  running   zset    to
 -- ARGV  id, entry, lease, worker, control, delayed_ms, events
--- RETURNS  DONE life, input, progress, attempt, started_ms, recoveries, steps | STALE a delivery of the past, removed | LEASE_LOST another run has it
+-- RETURNS  DONE life, input, progress, attempt, started_ms, recoveries, parent, steps | STALE a delivery of the past, removed | LEASE_LOST another run has it
 -- RETRY  by `lease`: the same answer; after the instance has moved on its entry is another: STALE
 local known = redis.call('HMGET', instance, 'entry', 'lease', 'life', 'input', 'progress', 'created_us', 'recoveries',
-  'version', 'attempt', 'started_ms')
+  'version', 'attempt', 'started_ms', 'parent')
 if known[1] ~= entry then
   take_from_stream(stream, entry)
   return {STALE}
@@ -26,4 +26,4 @@ if not known[2] then
   set_state(instance, known[8], 'running', known[5] or '', events,
     {'lease', lease, 'worker', worker, 'control', control, 'attempt', attempt, 'started_ms', started_ms})
 end
-return {DONE, known[3], known[4], known[5] or '', attempt, started_ms, known[7] or '0', redis.call('HGETALL', steps)}
+return {DONE, known[3], known[4], known[5] or '', attempt, started_ms, known[7] or '0', known[11] or '', redis.call('HGETALL', steps)}

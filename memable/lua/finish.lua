@@ -1,5 +1,5 @@
 -- finish: end an instance with its output or its error.
--- USES  time, state, timers, points, terminal, knowledge
+-- USES  time, state, timers, points, children, family, terminal, knowledge
 -- KEYS  instance  hash    status, message, output or error, completed_ms
 -- KEYS  steps     hash    open points are withdrawn
 -- KEYS  stream    stream  the entry goes
@@ -8,15 +8,19 @@
 -- KEYS  running   zset    from
 -- KEYS  final     zset    to
 -- KEYS  expiry    zset    when retention ends
--- ARGV  id, name, lease, known, status, field, value, message, failed_keys, retention_ms, events
+-- KEYS  family    hash    of a parent: expires with it
+-- KEYS  bereaved  zset    a parent that leaves living children
+-- KEYS  parent... hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- ARGV  id, name, lease, known, status, field, value, message, failed_keys, retention_ms, events, wake, parent_id, parent_name, parent_events
 -- RETURNS  DONE ended | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
 come_to_end({
-  instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox,
-  from = running, final = final, expiry = expiry, id = id, name = name, events = events,
+  instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
+  from = running, final = final, expiry = expiry, id = id, name = name, events = events, wake = wake,
+  parent = parent_of(parent, timers, parent_id, parent_name, parent_events),
 }, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
   retention_ms = retention_ms, by = lease,

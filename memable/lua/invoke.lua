@@ -3,6 +3,7 @@
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes
 -- KEYS  inbox     hash    the same
+-- KEYS  family    hash    the same
 -- KEYS  stream    stream  its entry, unless it is delayed
 -- KEYS  timers    zset    or its timer
 -- KEYS  queued    zset    its place in the listing
@@ -36,7 +37,7 @@ redis.call('HSET', instance, 'status', 'queued', 'message', message, 'version', 
   'created_us', created_us, where, place)
 -- else the new instance would be handed the old one's records. Not first: a full Redis refuses a script by its first write,
 -- unless that is one that frees memory
-redis.call('DEL', steps, inbox)
+redis.call('DEL', steps, inbox, family)
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
 leave_listing(expiry, name, id, {completed, failed, cancelled})
 redis.call('ZADD', queued, created_us, id)

@@ -1,10 +1,11 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, timers, clock, points, inbox, retries, open, turn, knowledge
+-- USES  time, state, timers, clock, points, inbox, retries, children, open, turn, knowledge
 -- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
 -- KEYS  inbox      hash    what came before its point was opened goes to it
+-- KEYS  family     hash    how its children have ended
 -- KEYS  running    zset    from
 -- KEYS  suspended  zset    to
 -- KEYS  queued     zset    or to, if it waits for the next attempts of steps alone
@@ -15,11 +16,14 @@ local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'created_us', '
 if held[1] ~= lease then return {held[2] == lease and DONE or LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
 local repeated = is_repeated(turn, held[5])
-local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, has_inbox = held[6], name = name}
+local here = {
+  instance = instance, steps = steps, timers = timers, inbox = inbox, has_inbox = held[6], family = family, name = name,
+}
 local points, has_withdrawn = take_withdrawn(here, tonumber(withdrawn_count), withdrawn_and_points, repeated)
-local satisfied, has_opened = open_points(here, wake, points, repeated)
+local satisfied, has_changed = open_points(here, wake, points, repeated)
+if not satisfied then return {FORGOTTEN} end
 if #satisfied > 1 then
-  if has_withdrawn or has_opened then redis.call('HSET', instance, 'turn', turn) end
+  if has_withdrawn or has_changed then redis.call('HSET', instance, 'turn', turn) end
   satisfied[1] = SATISFIED
   return satisfied
 end

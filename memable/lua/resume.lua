@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, points, tokens
+-- USES  time, state, timers, points, tokens, children, family
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes
@@ -11,12 +11,17 @@
 -- KEYS  completed  zset
 -- KEYS  failed     zset
 -- KEYS  cancelled  zset
--- ARGV  id, name, token, events, rerun...
--- RETURNS  DONE queued, now or by the first try | ALREADY queued or running: joined | BUSY status, and there is something to rerun | NO_RECORD the keys in rerun without a record | UNKNOWN instance
+-- KEYS  family     hash    of a parent: its run is to resume children, and the expiry goes
+-- KEYS  parent...  hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- ARGV  id, name, token, events, parent_id, parent_name, parent_events, parent_lease, rerun...
+-- RETURNS  DONE queued, now or by the first try | ALREADY joined | BUSY status | NO_RECORD keys in rerun that have none | UNKNOWN | LEASE_LOST the parent's run is over | STALE not its parent
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
-local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels')
+local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels', 'parent', 'family')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return {UNKNOWN} end
+if (known[6] or '') ~= parent_name then return {STALE} end
+local kin = parent_of(parent, timers, parent_id, parent_name, parent_events)
+if parent_lease ~= '' and redis.call('HGET', kin.instance, 'lease') ~= parent_lease then return {LEASE_LOST} end
 if knows_token(known[2], token) then return {DONE} end
 if not from then
   if #rerun > 0 then return {BUSY, known[1]} end
@@ -41,6 +46,8 @@ redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', '
 redis.call('PERSIST', instance)
 redis.call('PERSIST', steps)
 redis.call('PERSIST', inbox)
+if known[7] then ask_for_children(family, token, rerun, from ~= suspended) end
+if kin and from ~= suspended then take_back(kin, id) end
 redis.call('ZREM', expiry, name)
 if known[5] then redis.call('ZREM', expiry, labels_place(name, known[4], known[5])) end
 queue(instance, stream, id, from, queued, events, {'resumed_by', with_token(known[2], token)})

@@ -235,6 +235,7 @@ class Leader:
             max_recoveries=self._max_recoveries,
             failure=failure,
             retention_ms=await self._retention_ms(workflow),
+            parent=await self._store.parent_of(keys),
         )
         if answer == Answer.DONE:
             _log.warning("%s was abandoned by its worker, and is queued again", keys.name)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from typing import Final
 
 from memable.connection import ScriptConnection, ServerRefused
@@ -52,7 +53,7 @@ class Reconciler:
         self._workflows, self._page_every_s = workflows, page_every_s
         self._server: bytes | None = None
         self._connected_at_s: float | None = None
-        self._lists: deque[tuple[str, Status]] = deque()
+        self._lists: deque[tuple[str, Status, bool]] = deque()
         self._offset = 0
         self._due_s = 0.0
         self._is_in_a_hurry = False
@@ -71,7 +72,8 @@ class Reconciler:
             return
         try:
             if not self._lists:
-                self._lists.extend((workflow, status) for workflow in await self._workflows() for status in _LIVE)
+                workflows = await self._workflows()
+                self._lists.extend(product(workflows, _LIVE, (False, True)))
             if self._lists:
                 await self._look_at_a_page(*self._lists[0])
         finally:
@@ -100,8 +102,8 @@ class Reconciler:
             self._lists.clear()
             self._offset, self._due_s, self._is_in_a_hurry = 0, 0.0, True
 
-    async def _look_at_a_page(self, workflow: str, status: Status) -> None:
-        index = self._partition.index(workflow, status)
+    async def _look_at_a_page(self, workflow: str, status: Status, of_children: bool) -> None:
+        index = self._partition.index(workflow, status, of_children=of_children)
         try:
             page = await self._connection.command("ZRANGE", index, self._offset, self._offset + _PAGE - 1)
         except ServerRefused:  # no index: the next list must not wait for it for ever
@@ -113,22 +115,22 @@ class Reconciler:
         if len(page) < _PAGE:
             self._lists.popleft()
             self._offset = 0
-        await self._mend(workflow, status, list(_ids(page)))
+        await self._mend(workflow, status, list(_ids(page)), of_children=of_children)
 
-    async def _mend(self, workflow: str, status: Status, ids: list[str]) -> None:
+    async def _mend(self, workflow: str, status: Status, ids: list[str], *, of_children: bool) -> None:
         """One that is refused must not keep the others of its page from being mended."""
         if not ids:
             return
         try:
-            mended = await self._store.reconcile(self._partition, workflow, status, ids)
+            mended = await self._store.reconcile(self._partition, workflow, status, ids, of_children=of_children)
         except ServerRefused:
             if len(ids) == 1:
                 raise
             half = len(ids) // 2
             try:
-                await self._mend(workflow, status, ids[:half])
+                await self._mend(workflow, status, ids[:half], of_children=of_children)
             finally:
-                await self._mend(workflow, status, ids[half:])
+                await self._mend(workflow, status, ids[half:], of_children=of_children)
             return
         for id, what in mended:
             self._tell(f"{workflow}/{id}", what)

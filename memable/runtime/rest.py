@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
@@ -71,7 +72,7 @@ class Wait:
 
 
 class Waiting(Protocol):
-    """What `Rest` needs of what waits: a `Wait`, or a step before its next attempt (see retrying.py)."""
+    """What `Rest` needs of what waits: a `Wait`, a step between attempts (retrying.py), a call (children.py)."""
 
     @property
     def key(self) -> str: ...
@@ -140,7 +141,8 @@ class Rest:
     def _give_up(self, wait: Waiting, *, was_open: bool) -> None:
         """The author cancelled a wait: the checker closes its point, and waiting again opens it again."""
         if wait.future.done() and not wait.future.cancelled():
-            self._journal.add(wait.key, wait.future.result())  # it was completed in the same turn
+            if record := wait.future.result():
+                self._journal.add(wait.key, record)  # it was completed in the same turn
             return
         self._journal.drop(wait.key)
         if was_open or wait.key in self._opened:
@@ -162,6 +164,15 @@ class Rest:
     def takes_off(self) -> None:
         """A durable call is in flight: the run does not park until it lands."""
         self._in_flight += 1
+
+    @contextmanager
+    def flying(self) -> Iterator[None]:
+        """From `takes_off` to `lands`."""
+        self.takes_off()
+        try:
+            yield
+        finally:
+            self.lands()
 
     def lands(self) -> None:
         """A durable call has ended."""
@@ -317,8 +328,10 @@ class Rest:
             wait = self._waits.get(key)
             if wait is not None and not wait.future.done():
                 wait.future.set_result(raw)
-            else:
+            elif raw:
                 self._journal.add(key, raw)
+            else:  # children that are decided: whoever waits for them again reads how
+                self._journal.drop(key)
         if satisfied:
             self._last_event_s = time.monotonic()
             self._tasks.life += 1

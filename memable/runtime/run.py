@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from memable.children_call import ChildrenCall
 from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain, to_json
 from memable.context import Context, StepOptions
 from memable.current_step import step_in_progress
+from memable.definitions import Definitions
 from memable.errors import (
+    ChildFailed,
     DuplicateStep,
     MemableError,
     SerializationError,
@@ -35,6 +38,7 @@ from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outco
 from memable.inputs import encode_input
 from memable.journal import Draft, Journal, Record
 from memable.retry import INHERIT
+from memable.runtime.children import Children
 from memable.runtime.farewell import Farewell
 from memable.runtime.mapping import MapCall
 from memable.runtime.rest import End, Rest, Wait, is_busy, new_future
@@ -73,6 +77,7 @@ class Workshop:
     codec: Codec
     caller: StepCaller
     activity: Activity
+    definitions: Definitions
     resources: Mapping[str, Any]
     park_grace_s: float
     max_records: int
@@ -125,6 +130,7 @@ class Run:
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
+        self._children = Children(self, workshop.store, workshop.codec, workshop.definitions, claim.life)
         self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +210,7 @@ class Run:
             else:
                 place = Place(self._workshop.caller, self._confirm_lease, self.rest, self._journal)
                 end = await call_again(place, call, last)
-            there = await self._record(key, end)
+            there = await self.record_end(key, end)
             self.on_progress()
         except LeaseLost as error:
             self.stop(self._end_by(error))
@@ -265,6 +271,29 @@ class Run:
         codec = self._workshop.codec.of(type)
         wait = Wait(key, StepKind.MESSAGE, codec, new_future(), time.monotonic(), after_s=timeout_s, mailbox=mailbox)
         return await self._wait("receive", wait)
+
+    async def children(self, call: ChildrenCall) -> Any:
+        key = call.key
+        await self._admit(call.what, key)
+        record = self._find(call.what, key)
+        try:
+            if record is None or (record.is_open and record.kind is StepKind.CHILD):
+                record = await self._children.settle(call, was_open=record is not None)
+                self.on_progress()
+            if call.is_single or record.result is None or record.kind is not StepKind.CHILD:
+                return self._hand_back(call.what, key, record, StepKind.CHILD, self._children.result_codec(call))
+            results = await self._children.results(call, record)
+        except LeaseLost as error:
+            self.stop(self._end_by(error))
+            raise RunOver from None
+        except asyncio.CancelledError:
+            self._used.discard(key)  # the author gave up on it, and may call it again
+            raise
+        failures = [each for each in results if isinstance(each, ChildFailed)]
+        self._failures.extend((each, key) for each in failures)
+        if failures and call.fail_fast:
+            raise failures[0]
+        return results
 
     async def _admit(self, what: str, key: str) -> None:
         """Let a durable call begin, or refuse it."""
@@ -351,7 +380,7 @@ class Run:
         # through the codec, as every value that is handed back
         return codec.roundtrip(upgrade(plain(record.result)), f"what upgrade= made of {subject}")[1]
 
-    async def _record(self, key: str, end: StepEnd) -> bytes | None:
+    async def record_end(self, key: str, end: StepEnd) -> bytes | None:
         store = self._workshop.store
         record = store.settle if end.has_waited else store.record
         try:

@@ -17,11 +17,13 @@ from typing import Any
 from memable.announcement import announcement
 from memable.codec import Codec
 from memable.connection import BlockingReader, Endpoint, ScriptConnection
+from memable.definitions import Definitions
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.holding import Held, LeaseLost
 from memable.keys import NEWS, OVER, InstanceKeys, Keys, Partition
 from memable.pubsub import Subscription, Subscriptions
+from memable.reading import Reader
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
 from memable.runtime.lease import LeaseKeeper
@@ -117,9 +119,11 @@ class Runtime:
             self._leases = LeaseKeeper(self._endpoint, self._store, self.worker, self.settings.lease, self._activity)
             self._leases.start()
             exits.push_async_callback(self._leases.stop)
+            reader = Reader(self._store)
             self._workshop = Workshop(
                 store=self._store,
                 codec=self._codec,
+                definitions=Definitions(self._codec, self.app, lambda: reader),
                 caller=self._caller,
                 activity=self._activity,
                 resources=resources,

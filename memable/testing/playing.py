@@ -7,8 +7,8 @@ from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from memable.errors import WorkflowCancelled, WorkflowFailed
-from memable.inputs import MISSING
 from memable.invocation import Invocation
+from memable.missing import MISSING
 from memable.testing.calls import Death, When
 from memable.testing.engine import TestEngine
 from memable.workflow import SuspendPoint, Workflow

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from memable.endpoint import ServerRefused
@@ -18,6 +18,8 @@ from memable.keys import (
     InstanceKeys,
     Keys,
     Partition,
+    child_id,
+    is_child,
     split_expiry_member,
     split_instance_name,
     split_timer_member,
@@ -74,6 +76,8 @@ _KNOWN = frozenset(
         "created_us",
         "started_ms",
         "completed_ms",
+        "parent",
+        "family",
     ]
 )
 
@@ -190,6 +194,67 @@ def violations(scene: Scene, keys: Keys) -> Iterator[str]:
         yield f"{name} is no key that keys.py lists"
 
 
+class Kin:
+    """The family of an instance, beside the children themselves."""
+
+    def __init__(self, scene: Scene, parent: InstanceKeys, family: dict[str, str]) -> None:
+        self.scene, self.parent, self.family = scene, parent, family
+        self.fields = scene.hashes[parent.instance]
+        self.keys = [name.removeprefix("_workflow:") for name in family if name.startswith("_workflow:")]
+
+    def ends(self, key: str) -> dict[int, str]:
+        """The status of each child of `key` that has ended, by its number."""
+        found = (name.rpartition("~") for name in self.family if not name.startswith("_"))
+        return {int(n): self.family[f"{k}~{n}"].split(" ", maxsplit=1)[0] for k, _, n in found if k == key}
+
+    def child(self, key: str, number: int) -> InstanceKeys:
+        child = child_id(self.parent.instance_id, self.fields["life"], key, number)
+        return self.parent.partition.of(self.family[f"_workflow:{key}"], child)
+
+    def violations(self) -> Iterator[str]:
+        if "family" not in self.fields:
+            yield "has a family, and its hash does not say so"
+        living = 0
+        for key in self.keys:
+            ends = self.ends(key)
+            created = int(self.family[f"_created:{key}"])
+            living += created - len(ends)
+            failed = [number for number, status in ends.items() if status != "completed"]
+            if created > int(self.family[f"_total:{key}"]):
+                yield f"{created} children of {key}, which is more than all"
+            if int(self.family.get(f"_ended:{key}", 0)) != len(ends) or any(number >= created for number in ends):
+                yield f"{key}: {created} were made, and ended are {ends}"
+            if int(self.family.get(f"_failed:{key}", 0)) != len(failed):
+                yield f"{key}: failed are {failed}"
+            if int(self.family.get(f"_first:{key}", (failed or [0])[0])) not in (failed or [0]):
+                yield f"{key}: the first that failed has not"
+            yield from self._of_children(key, created, ends)
+            yield from self._of_point(key, ends, failed)
+        if int(self.family.get("_living", 0)) != living:
+            yield f"living are {living}, not {self.family.get('_living')}"
+
+    def _of_children(self, key: str, created: int, ends: dict[int, str]) -> Iterator[str]:
+        for number in range(created):
+            child = self.child(key, number)
+            fields = self.scene.hashes.get(child.instance)
+            if fields is None:
+                if number not in ends:
+                    yield f"{child.name} is gone, and has not ended"
+            elif fields.get("parent") != self.parent.name:
+                yield f"{child.name} is the child of {fields.get('parent')}"
+            elif Status(fields["status"]).is_terminal and number not in ends:
+                yield f"{child.name} is {fields['status']}, and its family was not told"
+
+    def _of_point(self, key: str, ends: dict[int, str], failed: list[int]) -> Iterator[str]:
+        opened = self.scene.hashes.get(self.parent.steps, {}).get(f"_open:{key}")
+        if opened is not None:
+            kind, _, wake_at, created, fail_fast = opened.split(" ")
+            if kind != "child" or int(self.family[f"_created:{key}"]) < int(created):
+                yield f"{key} is open as {opened}"
+            if len(ends) >= int(wake_at) or (failed and fail_fast == "1"):
+                yield f"{key} is open as {opened}, and ended are {ends}"
+
+
 class _Part:
     """One partition of a scene."""
 
@@ -203,11 +268,11 @@ class _Part:
         self.workflows = {each.workflow for each in self.instances.values()}
         self.workflows |= {name.removeprefix(partition.stream("")) for name in self._starting(scene.streams, "stream:")}
         self.workflows |= {
-            name.removeprefix(f"{partition.prefix}index:").split("/")[0]
+            name.removeprefix(f"{partition.prefix}index:").split("/", maxsplit=1)[0]
             for name in self._starting(scene.zsets, "index:")
         }
 
-    def _starting(self, names: dict[str, Stream] | dict[str, dict[str, float]], kind: str) -> list[str]:
+    def _starting(self, names: Iterable[str], kind: str) -> list[str]:
         return [name for name in names if name.startswith(self.partition.prefix + kind)]
 
     @property
@@ -218,10 +283,13 @@ class _Part:
             *(k.instance for k in each),
             *(k.steps for k in each),
             *(k.inbox for k in each),
+            *(k.family for k in each),
             *(partition.stream(workflow) for workflow in self.workflows),
-            *(partition.index(workflow, status) for workflow in self.workflows for status in Status),
+            *(index for wf in self.workflows for status in Status for index in partition.indexes(wf, status)),
             *(index for index, _ in self._label_places()),
+            *self._starting(self.scene.hashes, "orphans:"),
             partition.timers,
+            partition.bereaved,
             partition.expiry,
             partition.leader,
             partition.solitude,
@@ -233,6 +301,9 @@ class _Part:
                 yield f"{name}: {each}"
             if self.keys.of(keys.workflow, keys.instance_id).instance != keys.instance:
                 yield f"{name} is in the wrong partition"
+            if (family := self.scene.hashes.get(keys.family)) is not None:
+                for each in Kin(self.scene, keys, family).violations():
+                    yield f"{name}: {each}"
         for workflow in self.workflows:
             yield from self._of_stream(workflow)
             yield from self._of_listing(workflow)
@@ -390,11 +461,8 @@ class _Part:
                 yield f"mailbox {mailbox}: of {sent} messages it remembers {sorted(map(int, ids))}"
 
     def _of_end(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
-        expires = [
-            self.scene.expires_ms.get(name)
-            for name in (keys.instance, keys.steps, keys.inbox)
-            if name in self.scene.hashes
-        ]
+        of_it = (keys.instance, keys.steps, keys.inbox, keys.family)
+        expires = [self.scene.expires_ms.get(name) for name in of_it if name in self.scene.hashes]
         expected = self.expiry.get(keys.name) if status.is_terminal else None
         if (expected is None) == status.is_terminal:
             yield f"{status}, and its place among those that expire is {expected}"
@@ -426,7 +494,12 @@ class _Part:
 
     def _of_listing(self, workflow: str) -> Iterator[str]:
         for status in Status:
-            for instance_id in self.scene.zsets.get(self.partition.index(workflow, status), {}):
+            listed, children = self.partition.indexes(workflow, status)
+            if wrong := [id for id in self.scene.zsets.get(listed, {}) if is_child(id)]:
+                yield f"{wrong} are children, and listed among those that were invoked"
+            if wrong := [id for id in self.scene.zsets.get(children, {}) if not is_child(id)]:
+                yield f"{wrong} are no children, and listed among them"
+            for instance_id in (*self.scene.zsets.get(listed, {}), *self.scene.zsets.get(children, {})):
                 name = f"{workflow}/{instance_id}"
                 expired = status.is_terminal and self.expiry.get(name, self.scene.now_ms + 1) <= self.scene.now_ms
                 if name not in self.instances and not expired:

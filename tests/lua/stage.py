@@ -12,20 +12,23 @@ from typing import Any
 from memable import lua
 from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript
+from memable.children_call import ChildrenCall
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
 from memable.errors import StepFailed
-from memable.holding import AnyPoint, BackOff, Held, Outcome, Payload, Point
+from memable.family import Family, NewChild, Standing
+from memable.holding import AnyPoint, BackOff, ChildrenPoint, Held, Outcome, Payload, Point
 from memable.journal import Draft, Record
 from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
 from memable.moments import Due
 from memable.pubsub import Subscriptions
-from memable.reading import Reader
+from memable.reading import Identity, Reader
 from memable.state import Status, StepKind, WorkflowState
 from memable.store import Store, new_token
 from tests.lua import invariants
 
 WORKFLOW = "order"
+CHILD = "parcel"
 LONG_MS = 7 * 24 * 3600 * 1000
 YES = Payload("bool", "boolean", b"true")
 DONE = Outcome(Status.COMPLETED, b'"shipped"', "")
@@ -56,6 +59,17 @@ def back_off(
         f"step {key!r} of order/42", key=key, attempts=attempts, error_type="ConnectionError", error_message="away"
     )
     return BackOff(key, attempts, allowed, Draft.retrying(failure, attempts), after_ms, elapsed_ms=0, age_ms=age_ms)
+
+
+def calling(total: int = 1, workflow: str = CHILD) -> ChildrenCall:
+    """A fan_out of `total` children, or a call of one."""
+    return ChildrenCall("call" if total == 1 else "fan_out", "kids", workflow, [1] * total, None, True)
+
+
+def children(*, wake_at: int = 1, created: int = 1, fail_fast: bool = True) -> ChildrenPoint:
+    """A point that waits for children."""
+    waits_for = f"{wake_at} {created} {int(fail_fast)}"
+    return ChildrenPoint("kids", waits_for)
 
 
 @dataclass(frozen=True)
@@ -149,9 +163,12 @@ class Stage:
     async def status(self, keys: InstanceKeys) -> Status:
         return Status((await self.fields(keys))["status"])
 
+    async def identity(self, keys: InstanceKeys) -> Identity:
+        return await Reader(self.store).identity(keys)
+
     async def life(self, keys: InstanceKeys) -> str:
         """What tells the instance from a namesake."""
-        return (await Reader(self.store).life_and_labels(keys))[0]
+        return (await self.identity(keys)).invoked_as
 
     async def record(self, keys: InstanceKeys, key: str) -> Record | None:
         raw = await self.command("HGET", keys.steps, key)
@@ -237,7 +254,32 @@ class Stage:
 
     async def cancel(self, keys: InstanceKeys, reason: str = "", *, retention_ms: int = LONG_MS) -> WorkflowState:
         """What a client does."""
-        return await self.store.cancel(keys, await self.life(keys), new_token(), reason, retention_ms)
+        known = await self.identity(keys)
+        return await self.store.cancel(keys, known.invoked_as, new_token(), reason, retention_ms, parent=known.parent)
+
+    # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def family(self, parent: Held) -> Family:
+        """The children of a parent in the hands of this run."""
+        life = await self.command("HGET", parent.keys.instance, "life")
+        return Family(self.store, parent, life.decode())
+
+    async def spawn(
+        self, parent: Held, *, call: ChildrenCall | None = None, first: int = 0, count: int = 1
+    ) -> Standing:
+        """Make some of the children of a call, by default its one child."""
+        call = call or calling()
+        family = await self.family(parent)
+        children = [NewChild(family.child(call, first + at), new_token(), b"1") for at in range(count)]
+        return await family.spawn(call, first, children)
+
+    async def parent_of_one(self, *, parked: bool = True) -> tuple[Held, InstanceKeys]:
+        """A run of a parent that has one child; parked, it waits for it."""
+        parent = await self.run("parent")
+        await self.spawn(parent)
+        if parked:
+            assert await self.store.park(parent, [children()], [], "") == {}
+        return parent, (await self.family(parent)).child(calling(), 0)
 
     async def make_due(self, keys: InstanceKeys, key: str) -> None:
         """Move a deadline into the past, with its record, which the script does not read."""
@@ -261,6 +303,7 @@ class Stage:
             max_recoveries=max_recoveries,
             failure=BROKEN,
             retention_ms=LONG_MS,
+            parent=held.parent,
         )
 
     async def renew(self, worker: str, *held: Held) -> list[int]:
@@ -303,7 +346,7 @@ class Stage:
         labels = await self.command("HGET", keys.instance, "labels")
         for index in keys.labels(labels.decode().split("\n") if labels else ()):
             await self.command("ZREM", index, keys.instance_id)
-        await self.command("DEL", keys.instance, keys.steps, keys.inbox)
+        await self.command("DEL", keys.instance, keys.steps, keys.inbox, keys.family)
 
     async def claimed_by_another(self, keys: InstanceKeys, worker: str = "w2") -> Held:
         """Bring an instance that exists into the hands of another run, from wherever it is."""

@@ -12,7 +12,7 @@ from memable.holding import Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
-from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, back_off, receive, timer
+from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, back_off, calling, receive, timer
 
 DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
 LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
@@ -53,6 +53,10 @@ async def open_points(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
     await stage.store.open(held, [timer(after_ms=1e9), timer("past", at_ms=0)], ["cooling-off", "approval", "nothing"])
+
+
+async def spawn(stage: Stage) -> None:
+    await stage.spawn(await stage.run(), call=calling(3), count=3)
 
 
 async def park(stage: Stage) -> None:
@@ -232,6 +236,7 @@ TABLE = {
     "claim": Row(claim, DONE, STALE, STALE, STALE, STALE),
     "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
     "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),
+    "spawn": Row(spawn, DONE, LOST, LOST, LOST, LOST),
     "park": Row(park, DONE, DONE, LOST, LOST, LOST),
     "park, satisfied": Row(park_satisfied, Answer.SATISFIED, LOST, LOST, LOST, LOST),
     "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),
@@ -281,7 +286,7 @@ async def test_a_call_made_again(stage: Stage, name: str) -> None:
 
     assert await _again(stage, call) is row.at_once
     if row.at_once is answer_of(first):
-        assert await stage.again(call) == first
+        assert _timeless(call, await stage.again(call)) == _timeless(call, first)
 
     held = await stage.claimed_by_another(keys)
     assert await _again(stage, call) is row.claimed
@@ -295,6 +300,11 @@ async def test_a_call_made_again(stage: Stage, name: str) -> None:
     assert await _again(stage, call, may_change=row.reaches_anew) is row.anew
     await stage.take(keys)
     assert await _again(stage, call) is row.anew
+
+
+def _timeless(call: Call, answer: object) -> object:
+    """Without how long ago something was."""
+    return answer[:5] + answer[6:] if call.script.name == "spawn" and isinstance(answer, list) else answer
 
 
 async def _again(stage: Stage, call: Call, *, may_change: bool = False) -> Answer:

@@ -12,10 +12,25 @@ import pytest
 from memable import lua
 from memable.endpoint import Wire
 from memable.holding import NextLife
-from memable.keys import Keys
+from memable.keys import Keys, is_child
 from memable.state import Status
 from memable.store import enter, new_token
-from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, WORKFLOW, YES, Stage, approval, back_off, receive, timer
+from tests.lua.stage import (
+    BROKEN,
+    CHILD,
+    DONE,
+    LONG_MS,
+    STEP,
+    WORKFLOW,
+    YES,
+    Stage,
+    approval,
+    back_off,
+    calling,
+    children,
+    receive,
+    timer,
+)
 
 _LINE = re.compile(rb"[0-9.]+ \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
@@ -112,6 +127,7 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await stage.invoke(instance_id)
     await store.finish(await stage.take(keys), DONE, -1000)
     await store.forget(keys)
+    await a_family(stage, instance_id)
     for lost in ("stream entry", "timer"):
         await stage.invoke(instance_id)
         held = await stage.take(keys)
@@ -120,7 +136,9 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
             await stage.command("DEL", keys.timers)
         else:
             await stage.command("XDEL", keys.stream, held.entry)
-        ((_, mended),) = await store.reconcile(keys.partition, WORKFLOW, Status.RUNNING, [instance_id])
+        ((_, mended),) = await store.reconcile(
+            keys.partition, WORKFLOW, Status.RUNNING, [instance_id], of_children=is_child(instance_id)
+        )
         assert mended in ("entry", "timer")
         await stage.delete(keys)
     await stage.invoke(instance_id)
@@ -153,6 +171,32 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.newest([keys.index(status) for status in Status], None, 10)
 
 
+async def a_family(stage: Stage, instance_id: str) -> None:
+    """Children that complete, fail, are resumed, and are left behind."""
+    store, call = stage.store, calling(3)
+    parent = await stage.run(instance_id)
+    await stage.spawn(parent, call=call, count=2)
+    await stage.spawn(parent, call=call, first=2)
+    await store.park(parent, [children(wake_at=3, created=3)], [], "")
+    one, other, last = await stage.deliver((await stage.family(parent)).child(call, 0))
+    for each in (one, other, last):
+        await store.claim(each, "w1")
+    await store.finish(one, DONE, LONG_MS)
+    await store.finish(other, BROKEN, LONG_MS)
+    await store.resume(other.keys, new_token(), parent=await store.parent_of(other.keys))
+    await store.finish(await stage.take(other.keys), BROKEN, LONG_MS)
+    parent = await stage.take(parent.keys)
+    assert await store.open(parent, [children(wake_at=3, created=3)], []) == {"kids": b""}
+    await store.finish(parent, DONE, LONG_MS)
+    await store.resume(parent.keys, new_token())
+    parent = await stage.take(parent.keys)
+    await stage.recover(last, max_recoveries=0)
+    await store.finish(parent, DONE, -1000)
+    for each in (one, other, last, parent):
+        await stage.delete(each.keys)
+    await stage.command("DEL", parent.keys.partition.bereaved)
+
+
 @pytest.mark.parametrize("partitions", [1, 4])
 async def test_one_slot_a_call_and_no_key_unnamed(stage: Stage, partitions: int) -> None:
     stage.keys = stage.store.keys = await enter(stage.wiretap, stage.keys.namespace, partitions)
@@ -161,6 +205,7 @@ async def test_one_slot_a_call_and_no_key_unnamed(stage: Stage, partitions: int)
     # so that `take` finds one delivery at a time
     for partition in stage.keys.partitions:
         await stage.make_group(partition.stream(WORKFLOW))
+        await stage.make_group(partition.stream(CHILD))
     async with monitoring(stage) as seen:
         for each in ids:
             await a_life_with_everything(stage, each)
@@ -191,7 +236,16 @@ def test_a_family_and_all_its_keys_live_in_one_partition(partitions: int) -> Non
         family = [keys.of("order", root), keys.of("parcel", f"{root}~life~ship~0"), keys.of("x", f"{root}~a~b~1~c~d~2")]
         assert len({each.partition for each in family}) == 1
         for each in family:
-            names = [each.instance, each.steps, each.stream, each.timers, each.expiry, each.events]
+            names = [
+                each.instance,
+                each.steps,
+                each.family,
+                each.partition.bereaved,
+                each.stream,
+                each.timers,
+                each.expiry,
+                each.events,
+            ]
             names += [each.index(status) for status in Status]
             assert {slot(name) for name in names} == {slot(each.partition.prefix)}
 

@@ -18,12 +18,12 @@ ROOT = Path(memable.__file__).parent
 
 # Lowest first. A name is a module or a whole folder.
 LAYERS = [
-    "errors state retry moments",
-    "annotations exactness codec keys labels settings",  # settings checks what keys and codec allow
+    "errors state retry moments missing",
+    "annotations children_call exactness codec keys labels settings",  # settings checks what keys and codec allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
-    "journal holding store",
+    "journal holding store family",
     "current_step durable_call context workflow",
-    "announcement entering inputs reading listing watching invocation client",
+    "announcement entering inputs reading definitions listing watching invocation client",
     "arq_serializers runtime",
     "engine cli",
     "testing",

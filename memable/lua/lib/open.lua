@@ -3,16 +3,6 @@
 -- head and tail of what is recorded when the deadline comes first, empty without one.
 local POINT_SIZE = 9
 
-local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
-  local record = head .. ',"started_ms":' .. whole(started)
-  if due_ms then
-    record = record .. ',"due_ms":' .. whole(due_ms)
-    set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
-  end
-  redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
-  add_line(here.instance, 'waiting', key)
-end
-
 -- opens one point of `points`, which is neither open nor completed; or nothing but a record, which is returned, if what it waits
 -- for is in the inbox, or its deadline is past already
 local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, at_ms, elapsed_ms, late_head, late_tail)
@@ -37,18 +27,32 @@ local function open_or_complete(here, wake, key, kind, head, accepts, after_ms, 
 end
 
 -- returns DONE, key, record, key, record … of the points that are completed already: by a signal or a message that came
--- meanwhile or before, or by a deadline that is past; and whether any was opened. A point that is open already keeps its first
--- deadline; a repeated call opens none.
+-- meanwhile or before, or by a deadline that is past; of children that are decided the record is empty. And whether any point
+-- was changed: one that is open already keeps its first deadline; a repeated call opens none. nil: children that the run has
+-- made are gone.
 local function open_points(here, wake, points, repeated)
-  local satisfied, has_opened = {DONE}, false
+  local satisfied, has_changed = {DONE}, false
   for at = 1, #points, POINT_SIZE do
     local key = points[at]
     local known = redis.call('HMGET', here.steps, '_open:' .. key, key)
-    if not known[1] then
+    if points[at + 1] == 'child' and (known[1] or not known[2]) then
+      local waits_for = points[at + 3]
+      if waits_for == '-' then waits_for = known[1] and string.match(known[1], '^%S+ %d+ (.*)$') or '0 0 0' end
+      if not has_made(here.family, key, waits_for) then return nil end
+      if is_decided(here.family, key, waits_for) then
+        -- without a record, which only the run can write
+        has_changed = withdraw_point(here, key) or has_changed
+        satisfied[#satisfied + 1] = key
+        satisfied[#satisfied + 1] = ''
+      elseif not known[1] and not repeated then
+        open_or_complete(here, wake, unpack(points, at, at + POINT_SIZE - 1))
+        has_changed = true
+      end
+    elseif not known[1] then
       local record = known[2]
       if not repeated and (not record or fails_again(here.steps, key, points[at + 1], points[at + 3])) then
         record = open_or_complete(here, wake, unpack(points, at, at + POINT_SIZE - 1))
-        has_opened = has_opened or not record
+        has_changed = has_changed or not record
       end
       if record then
         satisfied[#satisfied + 1] = key
@@ -56,7 +60,7 @@ local function open_points(here, wake, points, repeated)
       end
     end
   end
-  return satisfied, has_opened
+  return satisfied, has_changed
 end
 
 -- `open` and `park` get one list: first the keys to withdraw, then the points; returns the latter, and whether any was

@@ -5,24 +5,6 @@
 -- kinds of points that a signal completes: a timer's, too, before its time
 local TAKES_SIGNALS = {signal = true, timer = true}
 
--- `field` of an instance has keys, one a line
-local function add_line(instance, field, key)
-  local lines = redis.call('HGET', instance, field)
-  redis.call('HSET', instance, field, lines and (lines .. '\n' .. key) or key)
-end
-
-local function forget_line(instance, field, key)
-  local rest = {}
-  for line in string.gmatch(redis.call('HGET', instance, field) or '', '[^\n]+') do
-    if line ~= key then rest[#rest + 1] = line end
-  end
-  if #rest == 0 then
-    redis.call('HDEL', instance, field)
-  else
-    redis.call('HSET', instance, field, table.concat(rest, '\n'))
-  end
-end
-
 local function open_point(steps, key)
   local open = redis.call('HGET', steps, '_open:' .. key)
   if not open then return nil end
@@ -33,6 +15,16 @@ end
 -- there may be very many records: a duration is shorter than a second time
 local function timed(head, started_ms, completed_ms, tail)
   return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. whole(completed_ms - started_ms) .. tail
+end
+
+local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
+  local record = head .. ',"started_ms":' .. whole(started)
+  if due_ms then
+    record = record .. ',"due_ms":' .. whole(due_ms)
+    set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
+  end
+  redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
+  add_line(here.instance, 'waiting', key)
 end
 
 local function close_point(here, key, kind)

@@ -20,6 +20,24 @@ local function add_facts(facts, ...)
   for _, each in ipairs({...}) do facts[#facts + 1] = each end
 end
 
+-- `field` of an instance has keys, one a line
+local function add_line(instance, field, key)
+  local lines = redis.call('HGET', instance, field)
+  redis.call('HSET', instance, field, lines and (lines .. '\n' .. key) or key)
+end
+
+local function forget_line(instance, field, key)
+  local rest = {}
+  for line in string.gmatch(redis.call('HGET', instance, field) or '', '[^\n]+') do
+    if line ~= key then rest[#rest + 1] = line end
+  end
+  if #rest == 0 then
+    redis.call('HDEL', instance, field)
+  else
+    redis.call('HSET', instance, field, table.concat(rest, '\n'))
+  end
+end
+
 local function move_index(from, to, id, created_us)
   redis.call('ZREM', from, id)
   redis.call('ZADD', to, created_us, id)

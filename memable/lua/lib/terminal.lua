@@ -1,5 +1,6 @@
 -- The end of an instance, whoever makes it: points, timers, entry and lease go, the outcome stays for the retention.
--- `at`: what the script was given: instance, steps, stream, timers, inbox, expiry; `from`, `final` (indexes); id, name, events.
+-- `at`: what the script was given: instance, steps, stream, timers, inbox, expiry, family, bereaved; `from`, `final` (indexes); id,
+-- name, events, wake; `parent`, of a child (see family.lua).
 -- `ended`: status, message, retention_ms; field and value (output or error, if there is one); failed_keys (if any); `by`, the
 -- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused; `facts`, further
 -- fields of the instance to write.
@@ -8,7 +9,7 @@ local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
-    'deadline_ms', 'due', 'inbox', 'retrying', 'labels')
+    'deadline_ms', 'due', 'inbox', 'retrying', 'labels', 'family', 'life')
   withdraw_all(at, known[4], known[10])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
@@ -26,5 +27,10 @@ local function come_to_end(at, ended)
   if known[11] then redis.call('ZADD', at.expiry, expires_ms, labels_place(at.name, known[2], known[11])) end
   set_state(at.instance, known[3], ended.status, ended.message, at.events, facts, nil, ended.field, ended.value)
   -- every key of the instance; `resume` takes it back
-  for _, key in ipairs({at.instance, at.steps, known[9] and at.inbox or nil}) do redis.call('PEXPIREAT', key, expires_ms) end
+  local keys = {at.instance, at.steps}
+  if known[9] then keys[#keys + 1] = at.inbox end
+  if known[12] then keys[#keys + 1] = at.family end
+  for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, expires_ms) end
+  if known[12] then bereave(at, known[13], now) end
+  if at.parent then tell_family(at.parent, at.id, ended.status, ended.value or cjson.encode(ended.message)) end
 end

@@ -1,0 +1,159 @@
+"""Children as they stand in their parent's family; the scripts of families are called here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memable import lua
+from memable.calls import Script
+from memable.children_call import ChildrenCall
+from memable.codec import from_json
+from memable.errors import ChildFailed, StepConflict, WorkflowCancelled
+from memable.holding import Held, HistoryLost, LeaseLost
+from memable.keys import InstanceKeys, child_id
+from memable.lua import Answer
+from memable.state import Status
+
+if TYPE_CHECKING:
+    from memable.store import Store
+
+_SPAWN = lua.later("spawn")
+
+
+class Standing(NamedTuple):
+    """How far the children of a call are."""
+
+    created: int = 0
+    ended: int = 0
+    failed: int = 0
+    """Of those that have ended; the cancelled among them."""
+    first_failed: int | None = None
+    elapsed_ms: int = 0
+    """Since the first of them was made."""
+    resumed: str = ""
+    """The token of the parent's last resume, by which those that failed before are to be resumed."""
+    rerun: str = ""
+    """The token of the last resume that named the call in `rerun`, by which all of them are to be resumed."""
+
+    @property
+    def living(self) -> int:
+        return self.created - self.ended
+
+
+class NewChild(NamedTuple):
+    """A child to be made."""
+
+    keys: InstanceKeys
+    life: str
+    input: bytes
+
+
+class ChildEnd(NamedTuple):
+    """How a child ended."""
+
+    status: Status
+    json: bytes
+    """Its output, its error, or the reason why it was cancelled."""
+
+    @classmethod
+    def parse(cls, raw: bytes) -> ChildEnd:
+        status, _, json = raw.partition(b" ")
+        return cls(Status(status.decode()), json)
+
+    def failure(self, call: ChildrenCall, parent: str, child: InstanceKeys, number: int) -> ChildFailed | None:
+        """The failure that this is of the call; `None` if it completed."""
+        if self.status is Status.COMPLETED:
+            return None
+        said: Any = from_json(self.json)
+        if self.status is Status.CANCELLED:
+            cancelled = WorkflowCancelled(child.workflow, child.instance_id, said or None)
+            said = {"type": type(cancelled).__name__, "message": str(cancelled)}
+        return ChildFailed(
+            call.subject(parent, number),
+            key=call.key,
+            index=number,
+            workflow=child.workflow,
+            instance_id=child.instance_id,
+            error_type=said["type"],
+            error_message=said["message"],
+        )
+
+
+class Family:
+    """The children of one life of an instance, as its run sees them."""
+
+    def __init__(self, store: Store, held: Held, life: str) -> None:
+        self._store, self._held, self._life = store, held, life
+
+    def child(self, call: ChildrenCall, number: int) -> InstanceKeys:
+        """The names of a child, whether it was made or not."""
+        keys = self._held.keys
+        return keys.partition.of(call.name, child_id(keys.instance_id, self._life, call.key, number))
+
+    async def spawn(self, call: ChildrenCall, first: int, children: Sequence[NewChild]) -> Standing:
+        """Make the next children, and read how far all of them are; with none, only that.
+
+        `LeaseLost`; `StepConflict` if the key's children are of another workflow, or of another number.
+        """
+        held, any_child = self._held, self.child(call, first)
+        arguments = _SPAWN.bind(
+            instance=held.keys.instance,
+            steps=held.keys.steps,
+            family=held.keys.family,
+            stream=any_child.stream,
+            queued=any_child.index(Status.QUEUED),
+            children=[each.keys.instance for each in children],
+            lease=held.lease,
+            known="\n".join(held.known),
+            name=held.keys.name,
+            key=call.key,
+            workflow=call.name,
+            total=call.total,
+            first=first,
+            ids_lives_inputs=[word for each in children for word in (each.keys.instance_id, each.life, each.input)],
+        )
+        script = Script(_SPAWN.name, _SPAWN.source, _SPAWN.sha, _SPAWN.key_count - 1 + len(children))
+        answer, *rest = await self._store.connection.call(script, arguments)
+        match answer:
+            case Answer.LEASE_LOST:
+                raise LeaseLost(held.keys.name)
+            case Answer.FORGOTTEN:
+                raise HistoryLost(held.keys.name)
+            case Answer.CONFLICT:
+                raise _conflict(call, held.keys.name, rest[0].decode(), int(rest[1]))
+        created, ended, failed, first_failed, elapsed_ms, resumed, again = rest
+        return Standing(
+            int(created),
+            int(ended),
+            int(failed),
+            int(first_failed) if first_failed else None,
+            int(elapsed_ms),
+            resumed.decode(),
+            again.decode(),
+        )
+
+    async def ends(self, call: ChildrenCall, first: int, count: int) -> list[ChildEnd | None]:
+        """How `count` children from `first` on have ended; nothing for those that have not."""
+        fields = [f"{call.key}~{number}" for number in range(first, first + count)]
+        raws = await self._store.connection.command("HMGET", self._held.keys.family, *fields)
+        return [None if raw is None else ChildEnd.parse(raw) for raw in raws]
+
+    async def resume(self, call: ChildrenCall, number: int, token: str) -> None:
+        """Run a child again, as the parent's resume with this token asks for: once. One that is gone stays as it is."""
+        await self._store.resume(
+            self.child(call, number), token, parent=self._held.keys, parent_lease=self._held.lease, missing_ok=True
+        )
+
+
+def _conflict(call: ChildrenCall, parent: str, workflow: str, total: int) -> StepConflict:
+    return conflict_of(call, parent, f"{total} of workflow {workflow!r}")
+
+
+def conflict_of(call: ChildrenCall, parent: str, there: str) -> StepConflict:
+    """The call's children are not those that its key was used for."""
+    return StepConflict(
+        f"{call.what} {call.key!r} of {parent}: this key was used for other children ({there}) than now "
+        f"({call.total} of workflow {call.name!r}): choose a new key, such as one with another version",
+        call.key,
+    )

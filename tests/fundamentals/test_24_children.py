@@ -1,0 +1,330 @@
+"""Lesson 24. Children.
+
+A workflow can run others as instances of their own, on any worker, and is not held in memory while it waits for them.
+`call` runs one, `fan_out` one for each item. A child is an instance like any other, with a journal, retries and waits
+of its own, and an id that memable makes: `PARENT~LIFE~KEY~NUMBER`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from memable import (
+    App,
+    ChildFailed,
+    Context,
+    InputMissing,
+    StepConflict,
+    StepKind,
+    StepState,
+    TypeMismatch,
+    WorkflowFailed,
+    WorkflowNotFound,
+)
+from tests.fundamentals.starting import Start
+
+
+class Parcel(BaseModel):
+    """What is to be packed."""
+
+    number: int
+    weight: float = 1.0
+
+
+class Label(BaseModel):
+    """What is on a parcel."""
+
+    text: str
+
+
+def warehouse(packed: list[int] | None = None, broken: Sequence[int] = ()) -> App:
+    """`pack` does a parcel; `ship` calls it for one, `ship_all` for many."""
+    app, done = App(), [] if packed is None else packed
+
+    def do_pack(number: int) -> str:
+        if number in broken:
+            raise ValueError(f"{number} is too heavy")
+        done.append(number)
+        return f"parcel {number}"
+
+    @app.workflow("pack")
+    async def pack(ctx: Context, parcel: Parcel) -> Label:
+        return Label(text=await ctx.step("do", do_pack, parcel.number))
+
+    @app.workflow("ship")
+    async def ship(ctx: Context, number: int) -> str:
+        label = await ctx.call("pack:v1", pack, Parcel(number=number))
+        return f"shipped {label.text}"
+
+    @app.workflow("ship_all")
+    async def ship_all(ctx: Context, count: int) -> list[Label]:
+        return await ctx.fan_out("pack:v1", [Parcel(number=each) for each in range(count)], pack)
+
+    @app.workflow("try_all")
+    async def try_all(ctx: Context, count: int) -> list[str]:
+        parcels = [Parcel(number=each) for each in range(count)]
+        labels = await ctx.fan_out("pack:v1", parcels, pack, fail_fast=False)
+        return [each.error_message if isinstance(each, ChildFailed) else each.text for each in labels]
+
+    return app
+
+
+# ── one child ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_call_hands_back_what_the_child_returned_with_its_type(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        assert await (await engine.invoke("ship", 7)).result() == "shipped parcel 7"
+
+
+async def test_a_child_is_an_instance_that_names_its_parent(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        parent = await engine.invoke("ship", 7, id="order-7")
+        await parent.result()
+        (child,) = (await engine.list_instances("pack")).items
+        assert child.instance_id.startswith("order-7~")
+        assert child.instance_id.endswith("~pack:v1~0")
+        assert child.parent == "ship/order-7"
+        assert await engine.get("pack", child.instance_id).result() == Label(text="parcel 7")
+
+
+async def test_children_can_be_left_out_of_a_listing(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        await (await engine.invoke("ship_all", 3, id="all")).result()
+        everything, invoked = await engine.list_instances(), await engine.list_instances(children=False)
+        assert len(everything.items) == 4
+        assert [each.instance_id for each in invoked.items] == ["all"]
+        assert (await engine.list_instances("pack", children=False)).items == []
+
+
+async def test_a_parent_is_suspended_while_its_child_is_at_work(start: Start) -> None:
+    app = App()
+
+    @app.workflow("child")
+    async def child(ctx: Context) -> str:
+        answer: str = await ctx.suspend("answer")
+        return answer
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> str:
+        return await ctx.call("ask:v1", child)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(parent)
+        assert str(await instance.wait()) == "suspended: ask:v1"
+        (listed,) = (await engine.list_instances(child)).items
+        await engine.get(child, listed.instance_id).wait()
+        await engine.signal(child, listed.instance_id, "answer", "yes")
+        assert await instance.result() == "yes"
+
+
+async def test_the_journal_has_one_record_of_a_call(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        one, many = await engine.invoke("ship", 7, id="1"), await engine.invoke("ship_all", 2, id="2")
+        await asyncio.gather(one.result(), many.result())
+        (record,) = await engine.steps("ship", "1")
+        assert (record.kind, record.state, record.result) == (StepKind.CHILD, StepState.COMPLETED, {"text": "parcel 7"})
+        (record,) = await engine.steps("ship_all", "2")
+        assert record.result == {"children": 2}
+
+
+async def test_a_child_fails_the_call_and_the_parent_may_catch_that(start: Start) -> None:
+    app = warehouse(broken=[7])
+
+    @app.workflow("careful")
+    async def careful(ctx: Context) -> list[Any]:
+        try:
+            await ctx.call("pack:v1", "pack", {"number": 7})
+        except ChildFailed as error:
+            return [error.key, error.index, error.workflow, error.error_type, error.error_message]
+        return []
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(careful)).result() == [
+            "pack:v1",
+            0,
+            "pack",
+            "StepFailed",
+            "step 'do' of pack/{} failed on call 1: ValueError: 7 is too heavy".format(
+                (await engine.list_instances("pack")).items[0].instance_id
+            ),
+        ]
+
+
+async def test_a_failure_that_is_not_caught_fails_the_parent(start: Start) -> None:
+    async with start(warehouse(broken=[7])) as engine:
+        instance = await engine.invoke("ship", 7, id="7")
+        with pytest.raises(
+            WorkflowFailed, match=r"call 'pack:v1' of ship/7 failed: StepFailed: .* too heavy"
+        ) as caught:
+            await instance.result()
+        assert (caught.value.error_type, caught.value.failed_step) == ("ChildFailed", "pack:v1")
+
+
+async def test_an_input_is_checked_as_by_invoke(start: Start) -> None:
+    app = warehouse()
+
+    @app.workflow("wrong")
+    async def wrong(ctx: Context) -> list[str]:
+        found: list[str] = []
+        calls: dict[str, Any] = {
+            "text": lambda: ctx.call("text", "pack", "text"),
+            "nothing": lambda: ctx.call("nothing", "pack"),
+            "unknown": lambda: ctx.call("unknown", "unpack", 1),
+            "one of many": lambda: ctx.fan_out("one of many", [{"number": 1}, "text"], "pack"),
+        }
+        for call in calls.values():
+            try:
+                await call()
+            except (TypeMismatch, InputMissing, WorkflowNotFound) as error:
+                found.append(type(error).__name__)
+        return found
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(wrong)).result() == [
+            "TypeMismatch",
+            "InputMissing",
+            "WorkflowNotFound",
+            "TypeMismatch",
+        ]
+        assert (await engine.list_instances("pack")).items == []
+
+
+async def test_a_parent_and_its_children_may_live_on_different_workers(start: Start) -> None:
+    """A parent names a workflow that only others have, as a client does: its types are known by what they announced."""
+    away = App()
+
+    @away.workflow("order")
+    async def order(ctx: Context) -> str:
+        label = await ctx.call("pack:v1", "pack", {"number": 3})
+        return str(label["text"])
+
+    async with start(warehouse()), start(away) as engine:
+        assert await (await engine.invoke(order)).result() == "parcel 3"
+
+
+async def test_children_have_children(start: Start) -> None:
+    app = App()
+
+    @app.workflow("factorial")
+    async def factorial(ctx: Context, n: int) -> int:
+        below: int = await ctx.call("below", "factorial", n - 1) if n > 1 else 1
+        return n * below
+
+    async with start(app) as engine:
+        instance = await engine.invoke(factorial, 6, id="root")
+        assert await instance.result() == 720
+        deepest = max((each.instance_id for each in (await engine.list_instances()).items), key=len)
+        assert deepest.count("~") == 5 * 3
+
+
+async def test_a_call_waits_beside_others(start: Start) -> None:
+    app = warehouse()
+
+    @app.workflow("both")
+    async def both(ctx: Context) -> list[Any]:
+        one, other, _ = await asyncio.gather(
+            ctx.call("one", "pack", {"number": 1}), ctx.call("other", "pack", {"number": 2}), ctx.timer("soon", 0.01)
+        )
+        return [one.text, other.text]
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(both)).result() == ["parcel 1", "parcel 2"]
+
+
+async def test_a_replay_starts_no_child_again(start: Start) -> None:
+    packed: list[int] = []
+    app = warehouse(packed)
+
+    @app.workflow("twice")
+    async def twice(ctx: Context) -> list[Any]:
+        one = await ctx.call("one", "pack", {"number": 1})
+        many = await ctx.fan_out("many", [{"number": 2}, {"number": 3}], "pack")
+        return [*(each.text for each in (one, *many)), await ctx.suspend("go on")]
+
+    async with start(app) as engine:
+        instance = await engine.invoke(twice)
+        async for state in instance.states():
+            if state.key == "go on":
+                break
+        await instance.signal("go on", "went on")
+        assert await instance.result() == ["parcel 1", "parcel 2", "parcel 3", "went on"]
+    assert sorted(packed) == [1, 2, 3]
+
+
+# ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_fan_out_hands_back_the_results_in_the_order_of_its_items(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        labels = await (await engine.invoke("ship_all", 12)).result()
+        assert labels == [Label(text=f"parcel {number}") for number in range(12)]
+
+
+async def test_a_fan_out_over_nothing_is_an_empty_list(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        assert await (await engine.invoke("ship_all", 0)).result() == []
+
+
+async def test_failures_can_stand_in_the_list_instead(start: Start) -> None:
+    async with start(warehouse(broken=[1, 3])) as engine:
+        found = await (await engine.invoke("try_all", 4)).result()
+        assert [each.rpartition(": ")[2] for each in found] == [
+            "parcel 0",
+            "1 is too heavy",
+            "parcel 2",
+            "3 is too heavy",
+        ]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+async def test_no_more_live_at_a_time_than_concurrency_says(start: Start, concurrency: int) -> None:
+    app, alive, most = App(), 0, list[int]()
+
+    async def work() -> None:
+        nonlocal alive
+        alive += 1
+        most.append(alive)
+        await asyncio.sleep(0.005)
+        alive -= 1
+
+    @app.workflow("child")
+    async def child(ctx: Context, number: int) -> int:
+        await ctx.step("work", work)
+        return number
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[int]:
+        return await ctx.fan_out("all", range(11), child, concurrency=concurrency)
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(parent)).result() == list(range(11))
+    assert max(most) <= concurrency
+
+
+async def test_a_key_keeps_its_number_of_children(start: Start) -> None:
+    app, counts = warehouse(), [2, 3, 2]
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        await ctx.fan_out("all:v1", [Parcel(number=number) for number in range(counts[0])], "pack")
+        await ctx.suspend("again")
+
+    async with start(app) as engine:
+        instance = await engine.invoke(parent)
+        async for state in instance.states():
+            if state.key == "again":
+                break
+        del counts[0]
+        await instance.resume()
+        with pytest.raises(WorkflowFailed, match="choose a new key") as caught:
+            await instance.result()
+        assert caught.value.error_type == StepConflict.__name__
+        del counts[0]
+        await instance.resume()
+        assert (await instance.wait()).key == "again"
