@@ -111,6 +111,10 @@ _READ: dict[str, tuple[tuple[str, ...], tuple[str | int, ...]]] = {
 """What is written before and after a key to read it whole, by its type."""
 
 
+_FOR_EVER = -1
+"""What PEXPIRETIME says of a key that does not expire; of one that has expired since, less."""
+
+
 async def look(connection: Connection, namespace: str) -> Scene:
     """Read the whole namespace. Nobody may write meanwhile."""
     command, scene = connection.command, Scene()
@@ -140,12 +144,13 @@ async def look(connection: Connection, namespace: str) -> Scene:
                 scene.strings[name] = reply.decode()
             case _:
                 pass  # expired since
-    scene.expires_ms = {name: at for (name, _), at in zip(there, await expiries, strict=True) if at >= 0}
+    asked = {name: at for (name, _), at in zip(there, await expiries, strict=True)}
+    scene.expires_ms = {name: at for name, at in asked.items() if at >= 0}
     seconds, microseconds = await now
     scene.now_ms = int(seconds) * 1000 + int(microseconds) / 1000
     # what expired while it was read may have been seen in part
-    for name in [name for name, at in scene.expires_ms.items() if at <= scene.now_ms]:
-        del scene.expires_ms[name]
+    for name in [name for name, at in asked.items() if at != _FOR_EVER and at <= scene.now_ms]:
+        scene.expires_ms.pop(name, None)
         scene.hashes.pop(name, None)
     scene.hashes = {name: fields for name, fields in scene.hashes.items() if fields}
     return scene
