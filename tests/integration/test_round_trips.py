@@ -17,9 +17,12 @@ import pytest
 
 import memable
 from benchmarks.bench import Monitor
-from memable import App, Client, Context, PermanentError, Settings
+from memable import App, Client, Context, PermanentError, RetryPolicy, Settings, current_step
 from memable.embedded import TemporaryServer
 from memable.runtime.runtime import Runtime
+
+AN_HOUR = 0.3
+"""Stands for a back-off that is kept in Redis."""
 
 app = App()
 
@@ -29,6 +32,11 @@ async def nothing() -> None: ...
 
 async def fail() -> None:
     raise PermanentError("no")
+
+
+async def fail_at_first() -> None:
+    if current_step().attempt == 1:
+        raise ConnectionError("away")
 
 
 @app.workflow("empty")
@@ -77,6 +85,11 @@ async def waiting_for_two(ctx: Context) -> None:
 @app.workflow("sleepy")
 async def sleepy(ctx: Context) -> None:
     await ctx.timer("nap", 0.5)
+
+
+@app.workflow("persistent")
+async def persistent(ctx: Context) -> None:
+    await ctx.step("a", fail_at_first, retry=RetryPolicy.fixed(1, AN_HOUR))
 
 
 Sent = Counter[str]
@@ -130,9 +143,13 @@ def of_the_instance(sent: list[tuple[str, tuple[str, ...]]]) -> Sent:
         ("approved", Sent(claim=1, record=3, park=1)),
         ("waiting for two", Sent(claim=1, park=1)),
         ("sleepy", Sent(claim=2, park=1, fire_timer=1, finish=1)),
+        ("persistent", Sent(claim=2, park=1, fire_timer=1, settle=1, finish=1)),
     ],
 )
-async def test_a_run_sends(server: TemporaryServer, client: Client, workflow: str, expected: Sent) -> None:
+async def test_a_run_sends(
+    server: TemporaryServer, client: Client, monkeypatch: pytest.MonkeyPatch, workflow: str, expected: Sent
+) -> None:
+    monkeypatch.setattr("memable.runtime.steps.DURABLE_BACK_OFF_FROM_S", AN_HOUR)
     invocation = await client.invoke(workflow, id="counted")
 
     async def run() -> None:
