@@ -83,8 +83,7 @@ class Waiting(Protocol):
     @property
     def status(self) -> str | None: ...
 
-    @property
-    def is_back_off(self) -> bool: ...
+    is_back_off: ClassVar[bool]
 
     def point(self) -> AnyPoint: ...
 
