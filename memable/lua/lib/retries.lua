@@ -35,15 +35,20 @@ local function open_retry(here, wake, key, head, accepts, after_ms, elapsed_ms)
   add_line(here.instance, 'retrying', key)
 end
 
--- what a run says that waits for nothing else; nothing if it waits for something else, too
+-- what a run says that waits for nothing else; nothing if it waits for something else, too. (A `first` waits for its members.)
 local function waits_for_retries(here, points, point_size)
   local first, first_ms, count = nil, nil, 0
   for at = 1, #points, point_size do
-    if points[at + 1] ~= 'retry' then return nil end
-    local due_ms = tonumber(redis.call('ZSCORE', here.timers, timer_member(here.name, points[at])))
-    if not first_ms or due_ms < first_ms then first, first_ms = retry_of(points[at + 3]).label, due_ms end
-    count = count + 1
+    local kind = points[at + 1]
+    if kind == 'retry' then
+      local due_ms = tonumber(redis.call('ZSCORE', here.timers, timer_member(here.name, points[at])))
+      if not first_ms or due_ms < first_ms then first, first_ms = retry_of(points[at + 3]).label, due_ms end
+      count = count + 1
+    elseif kind ~= 'choice' then
+      return nil
+    end
   end
+  if count == 0 then return nil end
   local more = count > 1 and ', and ' .. count - 1 .. ' more' or ''
   return first .. ' at ' .. shown_time(first_ms, now_ms()) .. more
 end
