@@ -78,7 +78,7 @@ async def test_two_receives_at_once_share_a_mailbox_in_the_order_in_which_they_w
     @app.workflow("pairs")
     async def pairs(ctx: Context) -> list[list[int]]:
         return [
-            await asyncio.gather(ctx.receive(f"left {n}", "numbers"), ctx.receive(f"right {n}", "numbers"))
+            [*await asyncio.gather(ctx.receive(f"left {n}", "numbers"), ctx.receive(f"right {n}", "numbers"))]
             for n in range(10)
         ]
 

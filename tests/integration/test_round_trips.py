@@ -82,6 +82,14 @@ async def waiting_for_two(ctx: Context) -> None:
     await asyncio.gather(ctx.suspend("approval"), ctx.timer("later", timedelta(days=1)))
 
 
+@app.workflow("listening")
+async def listening(ctx: Context) -> None:
+    """What it gets first is there before it begins."""
+    await ctx.suspend("kept", timeout=timedelta(days=1))
+    await asyncio.gather(*(ctx.receive(key, "chat") for key in "abc"))
+    await ctx.suspend("approval", timeout=timedelta(days=1))
+
+
 @app.workflow("sleepy")
 async def sleepy(ctx: Context) -> None:
     await ctx.timer("nap", 0.5)
@@ -142,6 +150,8 @@ def of_the_instance(sent: list[tuple[str, tuple[str, ...]]]) -> Sent:
         ("talking", Sent(claim=1, set_status=1, record=1, finish=1)),
         ("approved", Sent(claim=1, record=3, park=1)),
         ("waiting for two", Sent(claim=1, park=1)),
+        # the kept signal, then all messages at once, each by an attempt to park
+        ("listening", Sent(claim=1, park=3)),
         ("sleepy", Sent(claim=2, park=1, fire_timer=1, finish=1)),
         ("persistent", Sent(claim=2, park=1, fire_timer=1, settle=1, finish=1)),
     ],
@@ -151,6 +161,10 @@ async def test_a_run_sends(
 ) -> None:
     monkeypatch.setattr("memable.runtime.steps.DURABLE_BACK_OFF_FROM_S", AN_HOUR)
     invocation = await client.invoke(workflow, id="counted")
+    if workflow == "listening":
+        await invocation.signal("kept", buffer=True)
+        for text in ("one", "two", "three"):
+            await invocation.send("chat", text)
 
     async def run() -> None:
         async with worker(server):

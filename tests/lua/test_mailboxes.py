@@ -8,7 +8,7 @@ import random
 import pytest
 
 from memable.errors import SignalRejected, SignalSuperseded, SuspendTimeout
-from memable.holding import Held, Payload, Point
+from memable.holding import Held, LeaseLost, Payload, Point
 from memable.journal import Record
 from memable.keys import InstanceKeys
 from memable.lua import Answer
@@ -154,6 +154,17 @@ async def test_a_receive_that_was_withdrawn_takes_no_message(stage: Stage) -> No
     await stage.store.open(held, [], ["a"])
     await send(stage, held.keys, 1, 2)
     assert await read(stage, held, receive("a"), receive("b")) == {"b": 1, "a": 2}
+
+
+async def test_a_run_that_is_over_takes_no_message(stage: Stage) -> None:
+    """Stopped for a minute, and gone on: its message would be under a key that nobody knows to have been received."""
+    late = await stage.run()
+    held = await stage.claimed_by_another(late.keys)
+    await send(stage, late.keys, 1)
+    for call in (stage.store.open(late, [receive()], []), stage.store.park(late, [receive()], [], "")):
+        with pytest.raises(LeaseLost):
+            await call
+    assert await read(stage, held, receive("other")) == {"other": 1}
 
 
 async def test_a_receive_takes_no_signal(stage: Stage) -> None:

@@ -86,7 +86,7 @@ async def test_what_runs_without_a_pending_entry_is_queued_again(stage: Stage, l
 
 
 async def test_a_lost_timer_is_there_again_with_its_deadline(stage: Stage) -> None:
-    held = await stage.parked(timer("a", after_ms=1e9), timer("b", after_ms=2e9), approval("c"))
+    held = await stage.parked(timer("a", after_ms=1e9), approval("b", after_ms=2e9), approval("c"))
     before = await stage.check()
     await stage.command("DEL", held.keys.timers)
     assert await reconcile(stage, held.keys, Status.SUSPENDED) == [("42", "timer")]
