@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, 
 
 from memable.children_call import ChildrenCall
 from memable.durable_call import DurableCall
-from memable.errors import StepFailed
+from memable.errors import InvalidKey, StepFailed
 from memable.keys import check_key, check_name
 from memable.missing import MISSING
 from memable.moments import to_epoch_ms
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O]; and an item)
 O = TypeVar("O")  # noqa: E741
 T = TypeVar("T")
+N = TypeVar("N", bound=str)
 Ts = TypeVarTuple("Ts")
 
 
@@ -76,6 +77,8 @@ class DurableRun(Protocol):
     async def timer(self, key: str, after_s: float | None, at_ms: float | None) -> None: ...
 
     async def children(self, call: ChildrenCall) -> Any: ...
+
+    async def first(self, key: str, calls: Mapping[str, DurableCall[Any]]) -> tuple[str, Any]: ...
 
     def set_status(self, message: str) -> None: ...
 
@@ -480,6 +483,52 @@ class Context:
 
     def _start_children(self, call: ChildrenCall) -> DurableCall[Any]:
         return self._call(StepKind.CHILD, call.key, self._run.children(call))
+
+    def first(self, key: str, calls: Mapping[N, DurableCall[T]]) -> DurableCall[tuple[N, T]]:
+        """Wait for the first of several durable calls to be done, and choose the same one in every replay.
+
+        `calls`: durable calls of this context that are not awaited yet, each under a name; what comes back is the name
+        of the chosen one and what it hands back. If that is a failure (`StepFailed`, `SuspendTimeout`, `ChildFailed`),
+        it is raised.
+
+        First run: they go on side by side. What completes the first of them (a signal, a deadline, a step's record, a
+        child's end) records the choice under `key`, in the same moment, and withdraws the others: a later signal to
+        one is `SignalSuperseded`, its deadline is gone, a child is cancelled. A step that has lost may go on for up to
+        `MEMABLE_PARK_GRACE`, and is recorded if it ends by then. Replay: the choice comes back, and of the calls only
+        the chosen one is made. If the process dies, what was done before it is chosen by the next run.
+
+        Raises what the chosen call raises; `DuplicateStep` or `StepConflict` also of one that was not chosen, and
+        `StepConflict` if what was chosen is not among the calls any more; `InvalidKey`; `TypeError` for anything but
+        durable calls, and for a `first` in a `first`; `ValueError` for none at all.
+        """
+        try:
+            check_key("first", key)
+            self._check_calls(key, calls)
+        except (InvalidKey, TypeError, ValueError):
+            for call in calls.values() if isinstance(calls, Mapping) else ():
+                if isinstance(call, Coroutine):
+                    call.close()  # else Python would complain of each that it was never awaited
+            raise
+        calls = dict(calls)
+        return DurableCall(StepKind.CHOICE, key, self._run.first(key, calls), self._run, calls=calls.values())
+
+    def _check_calls(self, key: str, calls: Mapping[Any, Any]) -> None:
+        if not isinstance(calls, Mapping):
+            raise TypeError(f"first {key!r} takes a dict of names and durable calls, not {calls!r}")
+        if not calls:
+            raise ValueError(f"first {key!r} has no calls to choose from")
+        for name, call in calls.items():
+            if not isinstance(name, str):
+                raise TypeError(f"first {key!r}: the names of its calls are strings, not {name!r}")
+            if not isinstance(call, DurableCall):
+                raise TypeError(
+                    f"first {key!r}: {name!r} is {call!r}, not a durable call: pass what ctx.suspend(…), ctx.timer(…), "
+                    f"ctx.step(…) and the like return, without awaiting it"
+                )
+            if call.run is not self._run:
+                raise TypeError(f"first {key!r}: {name!r} is a durable call of another context")
+            if call.kind is StepKind.CHOICE:
+                raise TypeError(f"first {key!r}: {name!r} is a first itself: put all calls into one")
 
     def set_status(self, message: str) -> None:
         """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""

@@ -65,6 +65,15 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of the calls between which a `first` chooses, and the record of that choice if it is this one."""
+
+    kind: StepKind
+    key: str
+    chosen: Draft
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """A place where a run waits; at most one of the deadlines is given."""
 
@@ -78,6 +87,10 @@ class Point:
     """Since the call that waits here: its deadline counts from then."""
     mailbox: str = ""
     """Of a message: a mailbox takes messages of any type."""
+    choice: str = ""
+    """The key of the `first` that is decided when this is completed."""
+    members: Sequence[Member] = ()
+    """Of a point of kind `choice`: it waits for the first of these."""
 
     def arguments(self, keys: InstanceKeys) -> tuple[lua.Argument, ...]:
         """What the scripts take: see lib/open.lua."""
@@ -87,7 +100,8 @@ class Point:
             self.key,
             self.kind.value,
             Draft.suspended(self.kind, self.tag),
-            self.mailbox or f"{self.tag}|{_joined(self.json_types)}",
+            lines(self.members) if self.members else self.mailbox or f"{self.tag}|{_joined(self.json_types)}",
+            self.choice,
             "" if self.after_ms is None else self.after_ms,
             "" if self.at_ms is None else self.at_ms,
             self.elapsed_ms,
@@ -119,7 +133,7 @@ class BackOff:
         """What the scripts take: see lib/retries.lua."""
         label = f"retrying {self.key} ({self.attempts + 1} of {self.allowed})"
         accepts = f"{self.attempts} {self.age_ms} {label}"
-        return self.key, RETRY, self.head, accepts, self.after_ms, "", self.elapsed_ms, b"", b""
+        return self.key, RETRY, self.head, accepts, "", self.after_ms, "", self.elapsed_ms, b"", b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +149,16 @@ class ChildrenPoint:
     def arguments(self, _keys: InstanceKeys) -> tuple[lua.Argument, ...]:
         """What the scripts take: see lib/open.lua."""
         head = Draft.suspended(StepKind.CHILD, "")
-        return self.key, StepKind.CHILD.value, head, self.waits_for, "", "", self.elapsed_ms, b"", b""
+        return self.key, StepKind.CHILD.value, head, self.waits_for, "", "", "", self.elapsed_ms, b"", b""
 
 
 AnyPoint = Point | BackOff | ChildrenPoint
+
+
+def lines(members: Sequence[Member]) -> bytes:
+    """The members of a `first` as scripts keep them: see lib/completion.lua. JSON and keys have no line breaks."""
+    each = (b"%b\n%b\n%b\n" % (member.kind.encode(), member.key.encode(), member.chosen.tail) for member in members)
+    return members[0].chosen.head + b"\n" + b"".join(each)
 
 
 def _joined(json_types: Collection[str]) -> str:

@@ -254,6 +254,14 @@ class Journal:
             len(self._records.keys() | self._new | set(keys)) > limit
         )
 
+    def ended_as(self, key: str) -> StepKind | None:
+        """The kind of the record of `key`, if it can be handed back."""
+        return Record(self._records[key]).kind if self.has_ended(key) else None
+
+    def pass_over(self, key: str) -> None:
+        """The record of `key`, if there is one, is handed to nobody: replaying does not wait for that."""
+        self._not_handed_back.discard(key)
+
     def add(self, key: str, raw: bytes) -> Record:
         """Keep what has been recorded."""
         self._open.discard(key)

@@ -26,7 +26,7 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
-from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, NextLife, Outcome, Payload
+from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, Member, NextLife, Outcome, Payload, lines
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition, is_child, split_instance_name
 from memable.labels import NO_LABELS, Labels, lines_of
@@ -74,6 +74,7 @@ _SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
 _CANCEL = lua.later("cancel")
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "delete", "unlabel"))
+_CHOOSE = lua.later("choose")
 _CONTINUE_AS = lua.later("continue_as")
 _SETTLE = lua.later("settle")
 RENEW = lua.later("renew")
@@ -509,6 +510,31 @@ class Store:
             held.learn((key,), () if there else known)
         return there[0] if there else None
 
+    async def choose(self, held: Held, key: str, members: Sequence[Member], chosen: str, elapsed_ms: float) -> bytes:
+        """Record that the member whose key is `chosen` came first, unless another did. The choice. `LeaseLost`."""
+        keys, known = held.keys, held.known
+        answer, *there = await self.connection.call(
+            _CHOOSE,
+            _CHOOSE.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                timers=keys.timers,
+                inbox=keys.inbox,
+                name=keys.name,
+                lease=held.lease,
+                known="\n".join(known),
+                key=key,
+                members=lines(members),
+                chosen=chosen,
+                elapsed_ms=round(elapsed_ms),
+            ),
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        held.learn((key,), known if answer == Answer.DONE else ())
+        record: bytes = there[0]
+        return record
+
     async def open(self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str]) -> dict[str, bytes]:
         """Let signals and timers find `points`; the records of those that are completed already. `LeaseLost`."""
         keys = held.keys
@@ -690,7 +716,8 @@ class Store:
         ]
         return Answer(
             await self.connection.call(
-                _FIRE_TIMER, _FIRE_TIMER.bind(**self._waking(keys), key=key, kinds_heads_tails=endings)
+                _FIRE_TIMER,
+                _FIRE_TIMER.bind(**self._waking(keys), inbox=keys.inbox, key=key, kinds_heads_tails=endings),
             )
         )
 

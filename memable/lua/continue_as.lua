@@ -11,10 +11,10 @@
 -- RETURNS  DONE the next life has begun | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'life', 'input', 'invoked_by', 'waiting',
-  'retrying')
+  'retrying', 'choosing')
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
-withdraw_all({instance = instance, steps = steps, timers = timers, name = name}, held[6], held[7])
+withdraw_all({instance = instance, steps = steps, timers = timers, name = name}, held[6], held[7], held[8])
 keep_seen(instance, inbox, steps)
 redis.call('DEL', steps)
 take_from_stream(stream, entry)

@@ -1,9 +1,10 @@
 -- fire_timer: complete the point of a timer that is due.
--- USES  time, state, timers, points
+-- USES  time, state, timers, points, completion
 -- KEYS  instance   hash    status, news
 -- KEYS  steps      hash    the record
 -- KEYS  stream     stream  the entry of an instance that was suspended
 -- KEYS  timers     zset    the timer goes
+-- KEYS  inbox      hash    what was kept for those that raced with it goes
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
 -- ARGV  id, name, key, events, kinds_heads_tails...
@@ -17,7 +18,7 @@ if not point then
   redis.call('ZREM', timers, member)
   return UNKNOWN
 end
-local here = {instance = instance, steps = steps, timers = timers, name = name}
+local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, name = name}
 if point.kind == 'retry' then
   withdraw_point(here, key)  -- its record stays: the step is to be called again
   deliver(instance, stream, id, name, suspended, queued, events)

@@ -1,6 +1,6 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
--- USES  time, state, timers, clock, points, inbox, retries, children, open, turn, knowledge
--- KEYS  instance   hash    status, message, waiting, rested_by; recoveries go; turn of one that goes on
+-- USES  time, state, timers, clock, points, inbox, retries, children, completion, open, open_all, turn, knowledge
+-- KEYS  instance   hash    status, message, waiting, choosing, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records
 -- KEYS  stream     stream  the entry goes
 -- KEYS  timers     zset    deadlines
@@ -35,6 +35,6 @@ if retries then
   set_state(instance, held[4], 'queued', retries, events, facts)
 else
   move_index(running, suspended, id, held[3])
-  set_state(instance, held[4], 'suspended', message, events, facts, points[1])
+  set_state(instance, held[4], 'suspended', message, events, facts, shown_point(points))
 end
 return {DONE}

@@ -1,5 +1,5 @@
 -- signal: complete an open point, and queue or tell the instance; or keep the signal until its point is opened.
--- USES  time, state, status, timers, points, inbox, seen
+-- USES  time, state, status, timers, points, inbox, seen, completion
 -- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record, and who completed it
 -- KEYS  stream     stream  the entry of an instance that was suspended
@@ -38,6 +38,7 @@ elseif types ~= '*' and not string.find(',' .. types .. ',', ',' .. json_type ..
   return {MISMATCH, declared}
 end
 if point.kind == 'timer' then head, tail = timer_head, timer_tail end
-complete_point({instance = instance, steps = steps, timers = timers, name = name}, key, point, this, head, tail)
+local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, name = name}
+complete_point(here, key, point, this, head, tail)
 deliver(instance, stream, id, name, suspended, queued, events)
 return {DONE}

@@ -47,6 +47,7 @@ class _ChildrenWait:
 
     status = None
     is_back_off = False
+    is_choice = False
 
     def __init__(self, key: str, waits_for: str) -> None:
         self.key, self._waits_for = key, waits_for

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from memable.codec import TypeCodec
 from memable.errors import presentable
-from memable.holding import AnyPoint, Held, Point
+from memable.holding import AnyPoint, Held, Member, Point
 from memable.journal import Journal
 from memable.runtime.tasks import RunTasks
 from memable.state import StepKind
@@ -42,6 +42,10 @@ class End(Enum):
     BROKEN = "its storage failed"
 
 
+class RunOver(BaseException):
+    """Refuses durable calls of a run that is over. Not an Exception: no author's `except Exception` may swallow it."""
+
+
 @dataclass(slots=True, eq=False)
 class Wait:
     """A durable call that waits."""
@@ -55,7 +59,15 @@ class Wait:
     after_s: float | None = None
     at_ms: float | None = None
     mailbox: str = ""
+    choice: str = ""
+    """The key of the `first` whose member it is."""
+    members: tuple[Member, ...] = ()
+    """Of a `first`, which waits beside its members."""
     is_back_off: ClassVar[bool] = False
+
+    @property
+    def is_choice(self) -> bool:
+        return self.kind is StepKind.CHOICE
 
     def point(self) -> Point:
         return Point(
@@ -68,6 +80,8 @@ class Wait:
             # a run that lingers before it parks must not make its timers late
             elapsed_ms=int((time.monotonic() - self.asked_s) * 1000),
             mailbox=self.mailbox,
+            choice=self.choice,
+            members=self.members,
         )
 
 
@@ -84,6 +98,9 @@ class Waiting(Protocol):
     def status(self) -> str | None: ...
 
     is_back_off: ClassVar[bool]
+
+    @property
+    def is_choice(self) -> bool: ...
 
     def point(self) -> AnyPoint: ...
 
@@ -117,19 +134,27 @@ class Rest:
         self._has_news = False
         self._is_closed = False
         self._last_event_s = time.monotonic()
+        self.choices: dict[str, str] = {}
+        """Keys of calls that race, and of the `first` in which they do."""
+        self._lost: set[str] = set()
+        """Keys of those that have lost, and of each `first` that is decided: their points are withdrawn already."""
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def wait_for(self, wait: Waiting, *, was_open: bool) -> bytes:
         """The record that completes the point. An author who cancels this closes it; `was_open`: by an earlier run."""
         key = wait.key
+        if key in self._lost:
+            raise asyncio.CancelledError  # a step that has lost and failed is not called again
+        if isinstance(wait, Wait):
+            wait.choice = self.choices.get(key, "")
         self._waits[key] = wait
         self._tasks.own_futures.add(wait.future)
         self.changed()
         try:
             return await wait.future
         except asyncio.CancelledError:
-            if self._run.over is None:
+            if self._run.over is None and key not in self._lost:
                 self._give_up(wait, was_open=was_open)
             raise
         finally:
@@ -147,6 +172,30 @@ class Rest:
         if was_open or wait.key in self._opened:
             self._opened.discard(wait.key)
             self._withdrawn.append(wait.key)
+
+    @contextmanager
+    def waiting_inside(self, future: asyncio.Future[Any]) -> Iterator[None]:
+        """While somebody waits for `future`, which only the run itself decides."""
+        self._tasks.own_futures.add(future)
+        try:
+            yield
+        finally:
+            self._tasks.own_futures.discard(future)
+
+    def has_chosen(self, key: str, losers: Collection[str]) -> None:
+        """The `first` of this key is decided: neither it nor those who have lost wait for anything any more."""
+        self._lost.update((key, *losers))
+        for each in (key, *losers):
+            self._opened.discard(each)
+            self._waits.pop(each, None)
+        for each in losers:
+            if not self._journal.has_ended(each):
+                self._journal.drop(each)
+        self.changed()
+
+    def is_waited_for(self, key: str) -> bool:
+        """Whether the call of `key` waits at a point, or for its next attempt."""
+        return key in self._waits
 
     async def parking_over(self) -> None:
         """Waits until no park is on its way: a step that starts meanwhile would be refused later, its effect done."""
@@ -197,6 +246,10 @@ class Rest:
         """Whether something is waited for, or was given up and has yet to be closed."""
         return bool(self._waits or self._withdrawn) and not self._is_closed
 
+    def _has_members(self) -> bool:
+        """Whether something is waited for that can come; a `first` is decided by what its members wait for."""
+        return any(not wait.is_choice for wait in self._waits.values())
+
     @property
     def backs_off(self) -> bool:
         """Whether a step waits for its next attempt."""
@@ -237,7 +290,7 @@ class Rest:
                 if has_news and len(unopened) < len(self._waits):
                     await self._open(list(self._waits.values()))
                     turns = 0
-                elif self._in_flight or not self._waits:
+                elif self._in_flight or not self._has_members():
                     if not (unopened or self._withdrawn):
                         return  # the end of the last call in flight starts another checker
                     await self._open(unopened)
@@ -289,7 +342,14 @@ class Rest:
         """Without parking: let signals and timers find these points already, and no more those that were given up."""
         withdrawn, self._withdrawn = self._withdrawn, []
         self._opened.update(wait.key for wait in waits)
-        self._deliver(await self._store.open(self._run.held, [wait.point() for wait in waits], withdrawn))
+        points = [wait.point() for wait in self._in_order(waits)]
+        self._deliver(await self._store.open(self._run.held, points, withdrawn))
+
+    @staticmethod
+    def _in_order(waits: Iterable[Waiting]) -> list[Waiting]:
+        # each `first` before its members, one of which may be completed as soon as it is opened, and decides; then what
+        # people are told: what is waited for at a point, rather than what is tried again by itself
+        return sorted(waits, key=lambda wait: (not wait.is_choice, wait.is_back_off))
 
     async def park_for_back_offs(self) -> None:
         """The function has ended, and nothing but the next attempts of steps is waited for."""
@@ -298,8 +358,7 @@ class Rest:
         await self._park_at([wait for wait in self._waits.values() if wait.is_back_off])
 
     async def _park(self) -> None:
-        # what is waited for at a point is what people are told, rather than what is tried again by itself
-        await self._park_at(sorted(self._waits.values(), key=lambda wait: wait.is_back_off))
+        await self._park_at(self._in_order(self._waits.values()))
 
     async def _park_at(self, waits: Sequence[Waiting]) -> None:
         withdrawn, self._withdrawn = self._withdrawn, []
@@ -309,8 +368,9 @@ class Rest:
         self._opened.update(keys)
         self._parking = new_future()
         try:
+            shown = next(wait for wait in waits if not wait.is_choice)
             satisfied = await self._store.park(
-                self._run.held, [wait.point() for wait in waits], withdrawn, presentable(waits[0].status or "")
+                self._run.held, [wait.point() for wait in waits], withdrawn, presentable(shown.status or "")
             )
             if not satisfied:
                 self._run.stop(End.PARKED)

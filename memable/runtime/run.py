@@ -22,6 +22,7 @@ from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain, to_json
 from memable.context import Context, StepOptions
 from memable.current_step import step_in_progress
 from memable.definitions import Definitions
+from memable.durable_call import DurableCall
 from memable.errors import (
     ChildFailed,
     DuplicateStep,
@@ -40,8 +41,9 @@ from memable.journal import Draft, Journal, Record
 from memable.retry import INHERIT
 from memable.runtime.children import Children
 from memable.runtime.farewell import Farewell
+from memable.runtime.first import Race, Races
 from memable.runtime.mapping import MapCall
-from memable.runtime.rest import End, Rest, Wait, is_busy, new_future
+from memable.runtime.rest import End, Rest, RunOver, Wait, is_busy, new_future
 from memable.runtime.retrying import Place, call_again
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
 from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
@@ -63,10 +65,6 @@ Recorder = Callable[[Held, str, Draft, float], Awaitable[bytes | None]]
 
 class LifeOver(BaseException):
     """Unwinds a function that has called `continue_as`. Not an Exception, as `RunOver`."""
-
-
-class RunOver(BaseException):
-    """Refuses durable calls of a run that is over. Not an Exception: no author's `except Exception` may swallow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,9 @@ class Run:
         self._farewell = Farewell(self.name, self._tasks)
         self._children = Children(self, workshop.store, workshop.codec, workshop.definitions, claim.life)
         self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
+        self._races = Races(
+            self, workshop.store, self._journal, self._recordings, workshop.codec.of(str), workshop.park_grace_s
+        )
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────
 
@@ -295,6 +296,25 @@ class Run:
             raise failures[0]
         return results
 
+    async def first(self, key: str, calls: Mapping[str, DurableCall[Any]]) -> tuple[str, Any]:
+        race = Race(self._races, key, calls)
+        try:
+            await self._admit("first", key)
+            race.check_unused(self._used)
+            record = self._journal.find(key)
+            if record is None or (record.is_open and record.kind is StepKind.CHOICE):
+                record = await race.decided(was_open=record is not None)
+            chosen = self._hand_back("first", key, record, StepKind.CHOICE, self._races.names)
+            return await race.settle(chosen)
+        except (Exception, asyncio.CancelledError) as error:
+            if left := race.let_go():
+                await asyncio.wait(left)  # until then their keys are in use
+            if isinstance(error, asyncio.CancelledError):
+                self._used.discard(key)  # the author gave up on it, and may call it again
+            raise
+        finally:
+            race.let_go()
+
     async def _admit(self, what: str, key: str) -> None:
         """Let a durable call begin, or refuse it."""
         if current_tasks() is not self._tasks:
@@ -307,7 +327,7 @@ class Run:
             self._refusals = min(self._refusals + 1, _MOST_REFUSALS)
             await asyncio.sleep((2**self._refusals - 2) * _REFUSAL_S)
             raise self._refusal(f"{what} {key!r}")
-        if key in self._used:
+        if key in self._used or key in self._races.lost:
             raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         self._used.add(key)
         if (recording := self._recordings.get(key)) is not None:

@@ -55,6 +55,7 @@ _KNOWN = frozenset(
         "error",
         "progress",
         "waiting",
+        "choosing",
         "entry",
         "due",
         "retrying",
@@ -406,9 +407,11 @@ class _Part:
         yield from self._of_back_offs(keys, fields, {key for key, line in lines.items() if line.startswith("retry ")})
         opened = {key for key, line in lines.items() if not line.startswith("retry ")}
         records = {key: Record(raw.encode()) for key, raw in steps.items() if not key.startswith("_")}
-        waiting = fields["waiting"].split("\n") if "waiting" in fields else []
-        if len(waiting) != len(opened) or set(waiting) != opened:
-            yield f"waiting names {waiting}, and open are {opened}"
+        choices = {key for key in opened if steps[f"_open:{key}"].startswith("choice ")}
+        for name, expected in (("waiting", opened - choices), ("choosing", choices)):
+            named = fields[name].split("\n") if name in fields else []
+            if len(named) != len(expected) or set(named) != expected:
+                yield f"{name} names {named}, and open are {expected}"
         if (suspended := {key for key, record in records.items() if record.is_open}) != opened:
             yield f"suspended records are {suspended}, and open are {opened}"
         for key, record in records.items():
@@ -419,6 +422,10 @@ class _Part:
                 yield f"{key}: its record is due at {facts.get('due_ms')}, its timer {self.timers.get(key)}"
         for name, by in steps.items():
             if name.startswith("_by:"):
+                if by == "choice":  # it has lost: a signal to it comes too late
+                    if (lost := records.get(name.removeprefix("_by:"))) is not None and lost.kind is not StepKind.STEP:
+                        yield f"{name} has lost, and the record is {lost.raw!r}"
+                    continue
                 record = records[name.removeprefix("_by:")]
                 is_late = by == "timer" and record.kind is not StepKind.TIMER
                 ended = StepState.FAILED if is_late else StepState.COMPLETED
@@ -485,7 +492,7 @@ class _Part:
             yield f"{status}, and has {ended}"
         if status.is_terminal and not allowed - {"failed_keys"} <= ended:
             yield f"{status}, and has only {ended}"
-        if status.is_terminal and fields.keys() & {"waiting", "retrying", "recoveries"}:
+        if status.is_terminal and fields.keys() & {"waiting", "choosing", "retrying", "recoveries"}:
             yield f"{status}, and has points or recoveries"
 
     def _of_stream(self, workflow: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from memable.holding import AnyPoint, BackOff, Held, Point
+from memable.holding import AnyPoint, BackOff, Held, Member, Point, lines
 from memable.journal import Record
 from memable.keys import DELAY_KEY
 from memable.lua import Answer
@@ -89,6 +89,10 @@ class Instance:
     def first_life(self) -> str:
         """What tells the instance from a namesake."""
         return self.invoked_by or self.life
+    choices: dict[str, Sequence[Member]] = field(default_factory=dict)
+    """Each `first` that is open, and its members."""
+    races: dict[str, str] = field(default_factory=dict)
+    """Keys of open points that are members of a `first`, and its key."""
 
     def change(self, status: Status, message: str = "") -> None:
         self.status, self.message, self.version = status, message, self.version + 1
@@ -97,35 +101,37 @@ class Instance:
         self.entry = self.lease = self.worker = None
         self.news, self.turn, self.said, self.rested_by = 0, 0, 0, ended_itself
 
-    def withdraw(self, keys: Iterable[str]) -> None:
+    def withdraw(self, keys: Iterable[str]) -> bool:
+        """Whether any was open."""
+        is_changed = False
         for key in list(keys):
-            self.open.pop(key, None)
-            self.deadlines.pop(key, None)
+            is_changed = is_changed or key in self.waits()
+            for there in (self.open, self.deadlines, self.races, self.choices):
+                there.pop(key, None)
             if key in self.backing_off:
                 self.backing_off.remove(key)
+        return is_changed
 
     def waits(self) -> set[str]:
-        return {*self.open, *self.backing_off}
+        return {*self.open, *self.backing_off, *self.choices}
 
     def change_points(self, points: Sequence[AnyPoint], withdrawn: Sequence[str], turn: int) -> list[str]:
         """Unless this is a call made again. The keys of points that are completed."""
         if turn > self.turn:
-            before = self.waits()
-            self.withdraw(withdrawn)
-            withdrawn_ones, there = before - self.waits(), self.waits()
-            for point in points:
-                if isinstance(point, BackOff):
-                    self.open_back_off(point)
-                else:
-                    self.open_point(point)
-            if withdrawn_ones or self.waits() - there:
+            has_withdrawn = self.withdraw(withdrawn)
+            changed = [
+                self.open_back_off(point) if isinstance(point, BackOff) else self.open_point(point) for point in points
+            ]
+            if has_withdrawn or any(changed):
                 self.turn = turn
         return [point.key for point in points if point.key in (self.records.keys() | self.retries) - self.waits()]
 
     def complete(self, key: str, by: str, result: bytes | None) -> None:
+        choice = self.races.get(key, "")
         self.records[key] = (self.open[key], result)
         self.by[key] = by
         self.withdraw([key])
+        self.decide(choice, key)
         self.deliver()
 
     def deliver(self) -> None:
@@ -134,36 +140,78 @@ class Instance:
         elif self.lease is not None:
             self.news += 1
 
-    def take_from_inbox(self, point: Point) -> None:
+    def decide(self, choice: str, key: str) -> None:
+        if choice in self.choices:
+            self.choose(choice, self.choices[choice], key)
+
+    def choose(self, choice: str, members: Sequence[Member], winner: str) -> None:
+        for member in members:
+            if member.key == winner:
+                del self.choices[choice]
+                self.records[choice] = (StepKind.CHOICE, member.chosen.tail.removeprefix(b',"result":')[:-1])
+                break
+        else:
+            return
+        for member in members:
+            if member.key != winner:
+                self.withdraw([member.key])
+                self.kept.pop(member.key, None)
+                self.retries.pop(member.key, None)
+                if member.kind in TAKE_SIGNALS and member.key not in self.records:
+                    self.by[member.key] = "choice"
+
+    def record_at_once(self, point: Point, by: str, result: bytes | None) -> None:
+        self.records[point.key], self.by[point.key] = (point.kind, result), by
+        self.decide(point.choice, point.key)
+
+    def take_from_inbox(self, point: Point) -> bool:
         if point.kind is StepKind.MESSAGE and self.unread:
             message_id, json = self.unread.pop(0)
-            self.records[point.key], self.by[point.key] = (point.kind, json), f"message {message_id}"
+            self.record_at_once(point, f"message {message_id}", json)
+            return True
         if point.kind in TAKE_SIGNALS and point.key in self.kept:
             signal_id, json = self.kept.pop(point.key)
-            self.records[point.key] = (point.kind, b"null" if point.kind is StepKind.TIMER else json)
-            self.by[point.key] = f"signal {signal_id}"
+            self.record_at_once(point, f"signal {signal_id}", b"null" if point.kind is StepKind.TIMER else json)
+            return True
+        return False
 
-    def open_point(self, point: Point) -> None:
-        if point.key in self.open:
-            return
-        if point.key not in self.records:
-            self.take_from_inbox(point)
-        if point.key not in self.records and point.after_ms is not None and point.after_ms <= 0:
-            self.records[point.key] = (point.kind, _late(point.kind))
-            self.by[point.key] = "timer"
-        if point.key not in self.records:
-            self.open[point.key] = point.kind
-            if point.after_ms is not None:
-                self.deadlines[point.key] = False
+    def open_point(self, point: Point) -> bool:
+        """Whether it was opened, or races otherwise than before."""
+        key = point.key
+        if key in self.open:
+            is_regrouped = self.races.get(key, "") != point.choice
+            self.races[key] = point.choice
+            return is_regrouped
+        if key in self.choices:
+            is_regrouped = self.choices[key] != point.members
+            self.choices[key] = point.members
+            return is_regrouped
+        if key in self.records or (point.choice and point.choice not in self.choices):
+            return False
+        self.by.pop(key, None)
+        if point.kind is StepKind.CHOICE:
+            self.choices[key] = point.members
+            return True
+        if self.take_from_inbox(point):
+            return False
+        if point.after_ms is not None and point.after_ms <= 0:
+            self.record_at_once(point, "timer", _late(point.kind))
+            return False
+        self.open[key], self.races[key] = point.kind, point.choice
+        if point.after_ms is not None:
+            self.deadlines[key] = False
+        return True
 
-    def open_back_off(self, step: BackOff) -> None:
+    def open_back_off(self, step: BackOff) -> bool:
         key = step.key
         if key in self.records or key in self.backing_off or self.retries.get(key, 0) >= step.attempts:
-            return
+            return False
         self.retries[key] = step.attempts
-        if step.after_ms > 0:
-            self.backing_off.append(key)
-            self.deadlines[key] = False
+        if step.after_ms <= 0:
+            return False
+        self.backing_off.append(key)
+        self.deadlines[key] = False
+        return True
 
     def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
         self.withdraw(self.waits())
@@ -211,7 +259,7 @@ class Model:
         instance = self.held_by(held)
         if instance is None:
             return Answer.LEASE_LOST
-        if key in instance.records or key in instance.open or key in instance.retries:
+        if {key} & (instance.records.keys() | instance.waits() | instance.retries.keys()):
             return Answer.ALREADY
         instance.records[key] = (StepKind.STEP, result)
         instance.recoveries = 0
@@ -224,6 +272,16 @@ class Model:
         if instance.retries.pop(key, None) is not None:
             instance.withdraw([key])
         return self.record(held, key, result)
+
+    def choose(self, held: Held, choice: str, members: Sequence[Member], winner: str) -> Answer:
+        instance = self.held_by(held)
+        if instance is None:
+            return Answer.LEASE_LOST
+        if choice in instance.records:
+            return Answer.ALREADY
+        instance.choices.setdefault(choice, members)
+        instance.choose(choice, members, winner)
+        return Answer.DONE
 
     def open(self, held: Held, points: Sequence[AnyPoint], withdrawn: Sequence[str], turn: int) -> Answer:
         instance = self.held_by(held)
@@ -327,6 +385,8 @@ class Model:
         if key in instance.records or is_step:
             return Answer.CONFLICT
         if key not in instance.open:
+            if key in instance.choices:
+                return Answer.CONFLICT
             if not keeps:
                 return Answer.NOT_REACHED
             instance.kept[key] = (signal_id, json)
@@ -380,7 +440,7 @@ class Model:
             return Answer.DONE
         if not instance.status.is_at_rest:
             return Answer.BUSY if rerun else Answer.ALREADY
-        if set(rerun) - instance.records.keys() - instance.open.keys() - instance.retries.keys():
+        if set(rerun) - instance.records.keys() - instance.waits() - instance.retries.keys():
             return Answer.NO_RECORD
         instance.withdraw(rerun)
         for key in [*instance.failed_keys, *rerun]:
@@ -476,6 +536,8 @@ def _shown(fields: dict[str, str], steps: dict[str, str]) -> dict[str, object]:
         "resumes": _lines(fields, "resumed_by"),
         "cancels": _lines(fields, "cancelled_by"),
         "open": _lines(fields, "waiting"),
+        "choices": _lines(fields, "choosing"),
+        "races": {key[6:]: _race(line) for key, line in steps.items() if key.startswith("_open:")},
         "retrying": _lines(fields, "retrying"),
         "retries": {key: record.attempts for key, record in records.items() if record.is_retrying},
         "kinds": {key: record.kind for key, record in records.items() if record.is_open},
@@ -492,6 +554,14 @@ def _lines(fields: dict[str, str], name: str) -> list[str]:
     return fields[name].split("\n") if name in fields else []
 
 
+def _race(line: str) -> str:
+    """Of the `_open:` line of a point the key of the `first` in which it races; of a `first` its members."""
+    what, race, *_ = [*line.split("\n"), ""]
+    if what.startswith("choice "):
+        return line.split(" ", 2)[2]
+    return race if what.count(" ") == 1 else ""
+
+
 def _expected(instance: Instance, message: str) -> dict[str, object]:
     # of a time only Redis knows which
     names = (*_NUMBERS, *_TOKENS, *_TEXTS, "resumes", "cancels")
@@ -505,9 +575,15 @@ def _expected(instance: Instance, message: str) -> dict[str, object]:
         "status": str(instance.status),
         "failed_keys": "\n".join(instance.failed_keys),
         "open": list(instance.open),
+        "choices": list(instance.choices),
+        "races": {
+            **dict.fromkeys(instance.backing_off, ""),
+            **instance.races,
+            **{key: lines(members).decode() for key, members in instance.choices.items()},
+        },
         "retrying": instance.backing_off,
         "retries": instance.retries,
-        "kinds": instance.open,
+        "kinds": {**instance.open, **dict.fromkeys(instance.choices, StepKind.CHOICE)},
         "records": instance.records,
         "by": instance.by,
     }

@@ -13,10 +13,11 @@ from memable import lua
 from memable.annotations import ALL_JSON_TYPES
 from memable.calls import AnyScript
 from memable.children_call import ChildrenCall
+from memable.codec import to_json
 from memable.connection import Endpoint, Script, ScriptConnection, ServerRefused
 from memable.errors import StepFailed
 from memable.family import Family, NewChild, Standing
-from memable.holding import AnyPoint, BackOff, ChildrenPoint, Held, Outcome, Payload, Point
+from memable.holding import AnyPoint, BackOff, ChildrenPoint, Held, Member, Outcome, Payload, Point
 from memable.journal import Draft, Record
 from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
@@ -36,14 +37,26 @@ BROKEN = Outcome(Status.FAILED, b'{"type":"ValueError","message":"no","step":nul
 STEP = Draft.completed(StepKind.STEP, "str", b'"done"')
 
 
-def approval(key: str = "approval", *, after_ms: float | None = None) -> Point:
+def approval(key: str = "approval", *, after_ms: float | None = None, choice: str = "") -> Point:
     """A point that waits for a signal."""
-    return Point(key, StepKind.SIGNAL, "bool", ["boolean"], after_ms)
+    return Point(key, StepKind.SIGNAL, "bool", ["boolean"], after_ms, choice=choice)
 
 
-def timer(key: str = "cooling-off", *, after_ms: float | None = None, at_ms: float | None = None) -> Point:
+def timer(
+    key: str = "cooling-off", *, after_ms: float | None = None, at_ms: float | None = None, choice: str = ""
+) -> Point:
     """A point that waits for a deadline."""
-    return Point(key, StepKind.TIMER, "None", ["null"], after_ms, at_ms)
+    return Point(key, StepKind.TIMER, "None", ["null"], after_ms, at_ms, choice=choice)
+
+
+def member(key: str, kind: StepKind = StepKind.SIGNAL) -> Member:
+    """One of those between which a `first` chooses; its name is its key in capitals."""
+    return Member(kind, key, Draft.completed(StepKind.CHOICE, "str", to_json(key.upper())))
+
+
+def first(key: str, *members: Member) -> Point:
+    """What waits for the first of `members`."""
+    return Point(key, StepKind.CHOICE, "str", ["string"], members=members)
 
 
 def receive(key: str = "next", mailbox: str = "chat", *, after_ms: float | None = None) -> Point:

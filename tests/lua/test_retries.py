@@ -10,9 +10,24 @@ import pytest
 from memable import lua
 from memable.holding import Held, LeaseLost, NextLife
 from memable.lua import Answer
+from memable.state import StepKind
 from memable.store import new_token
 from tests.lua.stage import DONE as SHIPPED
-from tests.lua.stage import LONG_MS, STEP, YES, Call, Stage, answer_of, approval, back_off, calling, receive, timer
+from tests.lua.stage import (
+    LONG_MS,
+    STEP,
+    YES,
+    Call,
+    Stage,
+    answer_of,
+    approval,
+    back_off,
+    calling,
+    first,
+    member,
+    receive,
+    timer,
+)
 
 DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
 LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
@@ -53,6 +68,20 @@ async def open_points(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [approval(), timer(after_ms=1e9)], [])
     await stage.store.open(held, [timer(after_ms=1e9), timer("past", at_ms=0)], ["cooling-off", "approval", "nothing"])
+
+
+RACE = [member("approval"), member("charge", StepKind.STEP)]
+
+
+async def open_race(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [first("race", *RACE), approval(choice="race")], [])
+
+
+async def choose(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [first("race", *RACE), approval(choice="race")], [])
+    await stage.store.choose(held, "race", RACE, "charge", 5)
 
 
 async def spawn(stage: Stage) -> None:
@@ -237,6 +266,8 @@ TABLE = {
     "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
     "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),
     "spawn": Row(spawn, DONE, LOST, LOST, LOST, LOST),
+    "open, a race": Row(open_race, DONE, LOST, LOST, LOST, LOST),
+    "choose": Row(choose, ALREADY, LOST, LOST, LOST, LOST),
     "park": Row(park, DONE, DONE, LOST, LOST, LOST),
     "park, satisfied": Row(park_satisfied, Answer.SATISFIED, LOST, LOST, LOST, LOST),
     "finish": Row(finish, DONE, DONE, LOST, LOST, LOST),

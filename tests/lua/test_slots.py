@@ -13,7 +13,7 @@ from memable import lua
 from memable.endpoint import Wire
 from memable.holding import NextLife
 from memable.keys import Keys, is_child
-from memable.state import Status
+from memable.state import Status, StepKind
 from memable.store import enter, new_token
 from tests.lua.stage import (
     BROKEN,
@@ -28,6 +28,8 @@ from tests.lua.stage import (
     back_off,
     calling,
     children,
+    first,
+    member,
     receive,
     timer,
 )
@@ -116,7 +118,11 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await stage.recover(held, max_recoveries=1)
     await store.resume(keys, new_token())
     held = await stage.take(keys)
-    await store.open(held, [approval("f"), timer("g", after_ms=1e9)], [])
+    race = [member("h"), member("i", StepKind.TIMER), member("j", StepKind.STEP)]
+    points = [approval("h", choice="race"), timer("i", after_ms=1e9, choice="race")]
+    await store.open(held, [first("race", *race), *points], [])
+    await store.choose(held, "race", race, "j", 1)
+    await store.open(held, [approval("f"), timer("g", after_ms=1e9), first("race2", *race), *points], [])
     await store.finish(held, BROKEN, LONG_MS)
     await store.resume(keys, new_token())
     await stage.take(keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
@@ -23,7 +23,7 @@ from memable.errors import (
     SignalSuperseded,
     TypeMismatch,
 )
-from memable.holding import AnyPoint, Held, LeaseLost, NextLife, Outcome, Payload, Point
+from memable.holding import AnyPoint, Held, LeaseLost, Member, NextLife, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys, split_expiry_member
 from memable.labels import NO_LABELS, Labels, lines_of, parse_lines
@@ -31,7 +31,7 @@ from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
 from tests.lua.model import MAILBOX, Model
-from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, back_off, receive
+from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, back_off, member, receive
 
 REFUSALS = (
     InputConflict,
@@ -44,25 +44,25 @@ REFUSALS = (
     TypeMismatch,
 )
 NEVER_MS = 1e12
-POINT_KEYS, STEP_KEYS = ["p", "q"], ["s", "t"]
+POINT_KEYS, STEP_KEYS, CHOICE = ["p", "q"], ["s", "t"], "f"
 
 # mostly one, which then has a long life
 ids = st.sampled_from(["a", "a", "a", "b:c d"])
 workers = st.sampled_from(["w1", "w2"])
 # a step may take the key of a point, and is then told what is there
-keys_of_any_kind = st.sampled_from([*POINT_KEYS, *STEP_KEYS])
-keys_of_points = st.sampled_from([*POINT_KEYS * 3, *STEP_KEYS])
+keys_of_any_kind = st.sampled_from([*POINT_KEYS, *STEP_KEYS, CHOICE])
+keys_of_points = st.sampled_from([*POINT_KEYS * 3, *STEP_KEYS, CHOICE])
 withdrawals = st.lists(keys_of_any_kind, max_size=2, unique=True)
 texts = st.sampled_from(["", "charging", 'odd " \\ \n \N{SNOWMAN}'])
 ends = st.sampled_from([Status.COMPLETED, Status.FAILED])
 
 
-def _point(key: str, kind: StepKind, after_ms: float | None) -> Point:
+def _point(key: str, kind: StepKind, after_ms: float | None, choice: str = "") -> Point:
     if kind is StepKind.SIGNAL:
-        return Point(key, kind, "bool", ["boolean"], after_ms)
+        return Point(key, kind, "bool", ["boolean"], after_ms, choice=choice)
     if kind is StepKind.MESSAGE:
-        return receive(key, MAILBOX, after_ms=after_ms)
-    return Point(key, kind, "None", ["null"], after_ms)
+        return replace(receive(key, MAILBOX, after_ms=after_ms), choice=choice)
+    return Point(key, kind, "None", ["null"], after_ms, choice=choice)
 
 
 KINDS_AND_DEADLINES = [
@@ -78,12 +78,31 @@ back_offs = st.builds(
     st.integers(1, 3),
 )
 opened = st.builds(lambda key, of: _point(key, *of), st.sampled_from(POINT_KEYS), st.sampled_from(KINDS_AND_DEADLINES))
-points = st.one_of(
+alone = st.one_of(
     *(
         st.lists(each, min_size=1, max_size=2, unique_by=lambda point: point.key)
         for each in (opened, opened, opened | back_offs, back_offs)
     )
 )
+MEMBERS = [member("p"), member("q", StepKind.TIMER), member("s", StepKind.STEP)]
+members_of_first = st.permutations(MEMBERS) | st.sampled_from([MEMBERS[:2], MEMBERS[1:]])
+
+
+def _racing(points: list[AnyPoint], members: Sequence[Member]) -> list[AnyPoint]:
+    """What `ctx.first` opens: a choice, and behind it what else the run waits for."""
+    keys = {each.key for each in members}
+    choice = Point(CHOICE, StepKind.CHOICE, "str", ["string"], members=tuple(members))
+    race = [
+        replace(each, choice=CHOICE if each.key in keys else "") if isinstance(each, Point) else each for each in points
+    ]
+    return [choice, *race]
+
+
+def _with_point(points: list[AnyPoint]) -> bool:
+    return any(isinstance(each, Point) for each in points)
+
+
+points = alone | st.builds(_racing, alone.filter(_with_point), members_of_first)
 PAST = _point("past", StepKind.TIMER, -1.5)
 """Done as soon as it is waited for: a park that names it lets the run go on."""
 Result = TypeVar("Result")
@@ -415,6 +434,23 @@ class StoreMachine(RuleBasedStateMachine):
             held=held,
         )
 
+    @rule(
+        data=st.data(),
+        members=members_of_first,
+        winner=st.sampled_from(["s", "s", "p", "q"]),
+        is_answered=st.booleans(),
+    )
+    @precondition(lambda self: self.runs)
+    def choose(self, data: st.DataObject, members: Sequence[Member], winner: str, is_answered: bool) -> None:
+        winner = winner if winner in {each.key for each in members} else members[0].key
+        held = self.a_run(data)
+        self.make(
+            lambda: self.store.choose(held, CHOICE, members, winner, 1),
+            lambda: self.model.choose(held, CHOICE, members, winner),
+            is_answered=is_answered,
+            held=held,
+        )
+
     @rule(data=st.data(), opened=points, withdrawn=withdrawals, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
     def open(
@@ -555,6 +591,8 @@ class StoreMachine(RuleBasedStateMachine):
         if instance is None:
             return
         for key in list(instance.deadlines):
+            if key not in instance.deadlines:
+                continue  # it raced with the one before
             self.wait(self.stage.make_due(keys, key))
             instance.deadlines[key] = True
             if fires:

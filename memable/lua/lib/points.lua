@@ -1,15 +1,32 @@
 -- Points: places where an instance waits for a signal or a deadline. An open one has a suspended record under its key, what
 -- scripts must know of it under `_open:KEY`, a line in the instance's `waiting`, and a member in `timers` if it has a deadline.
+-- A `first` is a point of kind `choice` beside those of its members, with a line in `choosing` instead.
 -- `here` names what all of this is in: {instance =, steps =, timers =, name =}, keys and the instance's name.
 
 -- kinds of points that a signal completes: a timer's, too, before its time
 local TAKES_SIGNALS = {signal = true, timer = true}
 
+-- which field of the instance has a line for an open point
+local function line_field(kind)
+  return kind == 'retry' and 'retrying' or kind == 'choice' and 'choosing' or 'waiting'
+end
+
+-- `KIND STARTED_MS ACCEPTS`; of a member of a `first`, whose key is `choice`, `KIND STARTED_MS`, CHOICE and ACCEPTS, a line each;
+-- of a `first` itself, ACCEPTS are its members
+local function open_line(kind, started_ms, choice, accepts)
+  return kind .. ' ' .. started_ms .. (choice == '' and ' ' or '\n' .. choice .. '\n') .. accepts
+end
+
+local function read_open(line)
+  local kind, started_ms, races, rest = string.match(line, '^(%S+) (%d+)(.)(.*)$')
+  local point = {kind = kind, started_ms = started_ms, choice = '', accepts = rest}
+  if races == '\n' then point.choice, point.accepts = string.match(rest, '^([^\n]*)\n(.*)$') end
+  return point
+end
+
 local function open_point(steps, key)
   local open = redis.call('HGET', steps, '_open:' .. key)
-  if not open then return nil end
-  local kind, started_ms, accepts = string.match(open, '^(%S+) (%d+) (.*)$')
-  return {kind = kind, started_ms = started_ms, accepts = accepts}
+  return open and read_open(open)
 end
 
 -- there may be very many records: a duration is shorter than a second time
@@ -17,26 +34,19 @@ local function timed(head, started_ms, completed_ms, tail)
   return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. whole(completed_ms - started_ms) .. tail
 end
 
-local function write_open(here, wake, key, kind, head, accepts, started, due_ms)
+local function write_open(here, wake, key, kind, head, accepts, choice, started, due_ms)
   local record = head .. ',"started_ms":' .. whole(started)
   if due_ms then
     record = record .. ',"due_ms":' .. whole(due_ms)
     set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
   end
-  redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, kind .. ' ' .. whole(started) .. ' ' .. accepts)
-  add_line(here.instance, 'waiting', key)
+  redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, open_line(kind, whole(started), choice, accepts))
+  add_line(here.instance, line_field(kind), key)
 end
 
 local function close_point(here, key, kind)
   redis.call('ZREM', here.timers, timer_member(here.name, key))
-  forget_line(here.instance, kind == 'retry' and 'retrying' or 'waiting', key)
-end
-
--- whoever completes an open point comes here: a signal, a message, a deadline
-local function complete_point(here, key, point, by, head, tail)
-  redis.call('HDEL', here.steps, '_open:' .. key)
-  redis.call('HSET', here.steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
-  close_point(here, key, point.kind)
+  forget_line(here.instance, line_field(kind), key)
 end
 
 -- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted. So does a

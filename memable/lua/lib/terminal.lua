@@ -9,8 +9,8 @@ local DEADLINE = '_deadline'
 
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
-    'deadline_ms', 'due', 'inbox', 'retrying', 'labels', 'family', 'life')
-  withdraw_all(at, known[4], known[10])
+    'deadline_ms', 'due', 'inbox', 'retrying', 'labels', 'family', 'life', 'choosing')
+  withdraw_all(at, known[4], known[10], known[14])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
     redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY_KEY))
