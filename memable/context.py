@@ -484,7 +484,13 @@ class Context:
     def _start_children(self, call: ChildrenCall) -> DurableCall[Any]:
         return self._call(StepKind.CHILD, call.key, self._run.children(call))
 
-    def first(self, key: str, calls: Mapping[N, DurableCall[T]]) -> DurableCall[tuple[N, T]]:
+    @overload
+    def first(self, key: str, calls: Mapping[N, DurableCall[T]]) -> DurableCall[tuple[N, T]]: ...
+
+    @overload
+    def first(self, key: str, calls: Mapping[N, DurableCall[Any]]) -> DurableCall[tuple[N, Any]]: ...
+
+    def first(self, key: str, calls: Mapping[N, DurableCall[Any]]) -> DurableCall[tuple[N, Any]]:
         """Wait for the first of several durable calls to be done, and choose the same one in every replay.
 
         `calls`: durable calls of this context that are not awaited yet, each under a name; what comes back is the name

@@ -89,6 +89,7 @@ class Instance:
     def first_life(self) -> str:
         """What tells the instance from a namesake."""
         return self.invoked_by or self.life
+
     choices: dict[str, Sequence[Member]] = field(default_factory=dict)
     """Each `first` that is open, and its members."""
     races: dict[str, str] = field(default_factory=dict)
