@@ -22,6 +22,7 @@ from tests.worker_process import Started, WorkerProcess
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "disorderly: breaks its namespace on purpose, which is not checked then")
+    config.addinivalue_line("markers", "spec(statement, ...): shows these statements of tests/spec.toml")
 
 
 @pytest.fixture(scope="session")
