@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -85,5 +85,7 @@ def _link(test: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(PAGE).write_text(page(collected()), "utf-8")
-    sys.exit(0)
+    if sys.argv[1:] == ["--json"]:
+        sys.stdout.write(json.dumps({name: sorted(tests) for name, tests in collected().items()}))
+    else:
+        PAGE.write_text(page(collected()), "utf-8")
