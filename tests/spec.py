@@ -21,6 +21,7 @@ PAGE = ROOT / "docs" / "spec-coverage.md"
 
 SECTIONS: Mapping[str, Mapping[str, str]] = tomllib.loads((ROOT / "tests" / "spec.toml").read_text("utf-8"))
 STATEMENTS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+assert len(STATEMENTS) == sum(map(len, SECTIONS.values())), "two statements have the same id"
 
 _HEAD = """\
 # The contract, and the tests that show it

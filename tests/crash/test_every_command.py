@@ -81,6 +81,7 @@ ORDER = Play(
 )
 
 
+@pytest.mark.spec("recorded-once")
 async def test_a_worker_that_dies_at_any_command_changes_nothing_of_the_end(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ LIVES = Play(
 )
 
 
+@pytest.mark.spec("continue-as-atomic")
 async def test_a_worker_that_dies_at_any_command_takes_no_life_and_adds_none(redis_url: str, namespace: str) -> None:
     untroubled, *troubled = await die_everywhere(LIVES, redis_url, namespace, most_repeated=1)
     assert set(untroubled.calls.values()) == {1}

@@ -210,6 +210,7 @@ async def test_a_timer_that_is_due_while_redis_is_down_fires_once_and_promptly_a
 @pytest.mark.parametrize(
     ("number", "lease"), [(signal.SIGTERM, ENDLESS), (signal.SIGKILL, {})], ids=["told to stop", "killed"]
 )
+@pytest.mark.spec("timer")
 async def test_a_timer_that_is_due_while_all_workers_are_down_fires_once_and_promptly_after(
     errand_worker: Started,
     client: Client,

@@ -166,6 +166,7 @@ LOSSES = {
 
 @CUTS
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.spec("signal-once")
 async def test_an_order_is_none_the_wiser(trade: StartTrade, name: str, where: Cut) -> None:
     async with trade() as t:
         t.lose(name, where)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memable import App, Engine, Invocation, Settings, Status
 from tests.apps import labour
 from tests.faults.crew import Crew, results
@@ -51,6 +53,7 @@ ENDS = {
 }
 
 
+@pytest.mark.spec("recorded-once")
 async def test_every_write_of_its_old_runs_is_refused(crew: Crew, redis_url: str, namespace: str) -> None:
     """One that has not even noticed by renewing: to Redis it is as if that had been on its way all the time."""
     everything = [*WRITES, "release"]

@@ -7,6 +7,8 @@ one life of the workflow, and gives a handle on it.
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from pydantic import BaseModel
 
@@ -21,8 +23,10 @@ from memable import (
     NotStarted,
     Status,
     TypeMismatch,
+    WorkflowFailed,
     WorkflowNotFound,
 )
+from memable.connection import Endpoint
 from tests.fundamentals.starting import Start
 
 
@@ -36,6 +40,7 @@ class Receipt(BaseModel):
     paid: float
 
 
+@pytest.mark.spec("engine", "invoke")
 async def test_a_workflow_completes_and_its_result_comes_back_to_the_caller() -> None:
     app = App()
 
@@ -48,6 +53,7 @@ async def test_a_workflow_completes_and_its_result_comes_back_to_the_caller() ->
         assert await instance.result() == "hello world"
 
 
+@pytest.mark.spec("register", "context")
 async def test_a_function_is_registered_by_decorator_or_by_name() -> None:
     app = App()
 
@@ -61,6 +67,7 @@ async def test_a_function_is_registered_by_decorator_or_by_name() -> None:
         assert await instance.result() == "plain/1"
 
 
+@pytest.mark.spec("register", "invoke", "dict-for-model")
 async def test_input_and_result_are_of_the_types_that_the_function_declares(start: Start) -> None:
     app = App()
 
@@ -76,6 +83,7 @@ async def test_input_and_result_are_of_the_types_that_the_function_declares(star
         assert await instance.result() == Receipt(order="43", paid=1.5)
 
 
+@pytest.mark.spec("invoke-mismatch", "invoke-missing")
 async def test_an_input_that_does_not_fit_is_refused_before_anything_begins(start: Start) -> None:
     app = App()
 
@@ -96,6 +104,7 @@ async def test_an_input_that_does_not_fit_is_refused_before_anything_begins(star
         assert (await engine.list_instances()).items == []
 
 
+@pytest.mark.spec("invoke-again", "invoke-conflict")
 async def test_an_id_names_an_instance_so_that_invoking_twice_begins_it_once(start: Start) -> None:
     app, began = App(), list[str]()
 
@@ -114,6 +123,7 @@ async def test_an_id_names_an_instance_so_that_invoking_twice_begins_it_once(sta
     assert began == ["order-42"]
 
 
+@pytest.mark.spec("invoke-many")
 async def test_many_instances_are_begun_in_few_round_trips(start: Start) -> None:
     app = App()
 
@@ -126,6 +136,25 @@ async def test_many_instances_are_begun_in_few_round_trips(start: Start) -> None
         assert [await each.result() for each in instances if not isinstance(each, InputConflict)] == [
             number * 2 for number in range(20)
         ]
+
+
+@pytest.mark.spec("app")
+async def test_an_app_knows_its_own_workflows_and_no_others(start: Start) -> None:
+    """There is no global registry: two apps may use the same name, and are two programs."""
+    one, two = App(), App()
+
+    @one.workflow("greet")
+    async def hello(ctx: Context) -> str:
+        return "hello"
+
+    @two.workflow("greet")
+    async def goodbye(ctx: Context) -> str:
+        return "goodbye"
+
+    assert (list(one), list(two), list(App())) == ([hello], [goodbye], [])
+    async with Engine(one) as engine, Engine(two) as another:
+        assert await (await engine.invoke("greet")).result() == "hello"
+        assert await (await another.invoke("greet")).result() == "goodbye"
 
 
 async def test_separate_instances_are_separate(start: Start) -> None:
@@ -157,12 +186,14 @@ async def test_the_same_id_of_another_workflow_is_another_instance(start: Start)
         assert await (await engine.invoke(ship, id="42")).result() == "shipped"
 
 
+@pytest.mark.spec("invoke-unknown")
 async def test_a_workflow_that_nobody_knows_cannot_be_begun(start: Start) -> None:
     async with start(App()) as engine:
         with pytest.raises(WorkflowNotFound, match="'nothing' is not known"):
             await engine.invoke("nothing")
 
 
+@pytest.mark.spec("connect", "invoke-announced", "engine-url")
 async def test_an_application_needs_no_app_only_a_connection(start: Start, redis_url: str, namespace: str) -> None:
     """The usual deployment: workers have the workflows, a web app has a client and their names."""
     app = App()
@@ -178,6 +209,45 @@ async def test_an_application_needs_no_app_only_a_connection(start: Start, redis
             await client.invoke("greet", 7)
 
 
+@pytest.mark.spec("invoke-worker-sees")
+async def test_an_input_that_only_the_worker_can_refuse_fails_the_instance(
+    start: Start, redis_url: str, namespace: str
+) -> None:
+    """What is announced says that an order is an object, not which fields it must have."""
+    app = App()
+
+    @app.workflow("pay")
+    async def pay(ctx: Context, order: Order) -> None: ...
+
+    async with start(app), memable.connect(redis_url, namespace=namespace) as client:
+        instance = await client.invoke("pay", {"amount": 9.5}, id="1")
+        with pytest.raises(WorkflowFailed, match="the input of pay/1: type mismatch: expected Order, found") as failed:
+            await instance.result()
+        assert failed.value.error_type == TypeMismatch.__name__
+
+
+@pytest.mark.spec("engine")
+async def test_a_private_engine_keeps_nothing_and_uses_no_other_server(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMABLE_REDIS_URL", redis_url)
+    monkeypatch.setenv("MEMABLE_NAMESPACE", namespace := f"test-{uuid4().hex}")
+    app = App()
+
+    @app.workflow("greet")
+    async def greet(ctx: Context) -> str:
+        return "hello"
+
+    for _ in range(2):
+        async with Engine(app) as engine:
+            instance = await engine.invoke(greet, id="1")
+            assert instance.created
+            assert await instance.result() == "hello"
+    with Endpoint.from_url(redis_url).sync_client() as admin:
+        assert not admin.keys(f"{namespace}:*")
+
+
+@pytest.mark.spec("engine-not-started")
 async def test_an_engine_that_is_not_running_says_so() -> None:
     app = App()
 
@@ -197,6 +267,7 @@ async def test_an_engine_that_is_not_running_says_so() -> None:
             assert await (await engine.invoke(ping)).result() == "pong"
 
 
+@pytest.mark.spec("engine-not-started", "wait-all", "wait-all-stays")
 async def test_wait_all_returns_when_nothing_is_queued_or_running_and_takes_no_new_work(start: Start) -> None:
     app, done = App(), list[int]()
 
@@ -219,6 +290,7 @@ async def test_wait_all_returns_when_nothing_is_queued_or_running_and_takes_no_n
                 await new_work
 
 
+@pytest.mark.spec("register-name", "register-function")
 async def test_a_name_belongs_to_one_function_of_the_right_form() -> None:
     app = App()
 
@@ -239,6 +311,7 @@ async def test_a_name_belongs_to_one_function_of_the_right_form() -> None:
         app.register("new", too_many)  # type: ignore[arg-type]
 
 
+@pytest.mark.spec("register-late")
 async def test_nothing_can_be_registered_while_an_engine_runs(start: Start) -> None:
     app = App()
 

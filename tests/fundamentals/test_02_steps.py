@@ -17,6 +17,7 @@ from memable import App, Context, DuplicateStep, Status, StepConflict, StepFaile
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("step")
 async def test_a_step_calls_a_function_with_its_arguments(start: Start) -> None:
     app = App()
 
@@ -31,6 +32,7 @@ async def test_a_step_calls_a_function_with_its_arguments(start: Start) -> None:
         assert await (await engine.invoke(total)).result() == 3
 
 
+@pytest.mark.spec("step-kinds")
 async def test_a_step_may_be_async_or_sync_or_return_an_awaitable(start: Start) -> None:
     app = App()
 
@@ -64,6 +66,7 @@ async def test_a_step_may_be_async_or_sync_or_return_an_awaitable(start: Start) 
         assert await (await engine.invoke(all_kinds)).result() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.spec("step", "resume")
 async def test_finished_steps_keep_their_records_when_an_instance_is_resumed(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -89,6 +92,7 @@ async def test_finished_steps_keep_their_records_when_an_instance_is_resumed(sta
     assert called == ["charge", "ship", "ship"]
 
 
+@pytest.mark.spec("result-raises")
 async def test_a_failed_step_fails_its_instance(start: Start) -> None:
     app = App()
 
@@ -108,6 +112,7 @@ async def test_a_failed_step_fails_its_instance(start: Start) -> None:
         assert str(await instance.wait()).startswith("failed: StepFailed: step 'charge:v1' of order/42 failed")
 
 
+@pytest.mark.spec("step-failed", "first-cause", "caught-failure")
 async def test_a_workflow_can_catch_a_failure_and_go_on(start: Start) -> None:
     app, failures = App(), list[StepFailed]()
 
@@ -133,6 +138,7 @@ async def test_a_workflow_can_catch_a_failure_and_go_on(start: Start) -> None:
     assert isinstance(failure.__cause__, ValueError)  # the original, the first time only
 
 
+@pytest.mark.spec("fails-the-same")
 async def test_a_step_fails_the_same_way_in_every_replay_without_being_called(start: Start) -> None:
     app, called, failures = App(), list[str](), list[StepFailed]()
 
@@ -160,6 +166,7 @@ async def test_a_step_fails_the_same_way_in_every_replay_without_being_called(st
     assert called == ["charge"]
 
 
+@pytest.mark.spec("between-steps")
 async def test_the_code_between_steps_runs_again_in_a_replay(start: Start) -> None:
     """Which is why everything that has an effect belongs in a step."""
     app, runs, steps = App(), list[str](), list[str]()
@@ -179,6 +186,7 @@ async def test_the_code_between_steps_runs_again_in_a_replay(start: Start) -> No
     assert steps == ["in a step"]
 
 
+@pytest.mark.spec("duplicate-step")
 async def test_a_key_used_twice_in_one_run_is_refused(start: Start) -> None:
     """It would else hand back another call's value. In a loop, give each round a key of its own."""
     app = App()
@@ -198,6 +206,7 @@ async def test_a_key_used_twice_in_one_run_is_refused(start: Start) -> None:
         assert await (await engine.invoke(numbered)).result() == ["0", "1"]
 
 
+@pytest.mark.spec("inside-step")
 async def test_a_step_can_make_no_durable_calls_of_its_own(start: Start) -> None:
     app = App()
 
@@ -244,6 +253,7 @@ async def test_what_is_no_function_is_no_step(start: Start) -> None:
         assert failed.value.error_type == "TypeError"
 
 
+@pytest.mark.spec("steps")
 async def test_the_records_of_an_instance_can_be_looked_at(start: Start) -> None:
     app = App()
 
@@ -270,6 +280,7 @@ async def test_the_records_of_an_instance_can_be_looked_at(start: Start) -> None
     assert charged.started_at <= charged.completed_at
 
 
+@pytest.mark.spec("landing")
 async def test_steps_in_flight_when_the_function_ends_are_finished_and_recorded_first(start: Start) -> None:
     app, begun, go_on = App(), asyncio.Event(), asyncio.Event()
 

@@ -117,6 +117,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("type_", "value"), TYPED, ids=lambda each: repr(each)[:40])
+@pytest.mark.spec("live-equals-replay", "typed-values", "integers", "step-returns")
 async def test_a_typed_value_comes_back_equal_and_of_the_same_type(start: Start, type_: Any, value: Any) -> None:
     def make() -> Any:
         return value
@@ -143,6 +144,7 @@ PLAIN: list[Any] = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
+@pytest.mark.spec("live-equals-replay", "untyped-values", "integers")
 async def test_without_a_type_plain_json_comes_back_as_it_was(start: Start, value: Any) -> None:
     def make():  # type: ignore[no-untyped-def]  # an author without annotations
         return value
@@ -151,6 +153,7 @@ async def test_without_a_type_plain_json_comes_back_as_it_was(start: Start, valu
     assert repr(live) == repr(replayed) == repr(value)
 
 
+@pytest.mark.spec("through-the-codec")
 async def test_what_comes_back_is_a_copy_from_the_first_time_on(start: Start) -> None:
     """Else the live run would see changes to an object that no replay can see."""
     mine = {"count": 1}
@@ -163,6 +166,7 @@ async def test_what_comes_back_is_a_copy_from_the_first_time_on(start: Start) ->
     assert live == {"count": 1}
 
 
+@pytest.mark.spec("step-returns", "dict-for-model")
 async def test_the_type_is_taken_from_the_annotation_and_a_dict_is_accepted_for_a_model(start: Start) -> None:
     async def from_an_api() -> Line:
         return {"sku": "a"}  # type: ignore[return-value]  # as authors do
@@ -175,6 +179,7 @@ UNTYPED_REFUSALS = [(1, 2), {1}, {1: "one"}, datetime(2024, 1, 1, tzinfo=UTC), b
 
 
 @pytest.mark.parametrize("value", UNTYPED_REFUSALS, ids=repr)
+@pytest.mark.spec("untyped-values", "untyped-refused")
 async def test_without_a_type_anything_else_is_refused_and_the_text_says_how_to_type_it(
     start: Start, value: Any
 ) -> None:
@@ -188,6 +193,7 @@ async def test_without_a_type_anything_else_is_refused_and_the_text_says_how_to_
 
 @pytest.mark.parametrize("returns", [None, list[float]], ids=["untyped", "typed"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.spec("nan")
 async def test_nan_and_infinities_are_always_refused(start: Start, value: float, returns: Any) -> None:
     live, replayed = await live_and_replayed(start, lambda: [value], returns=returns)
     assert type(live) is type(replayed) is SerializationError
@@ -196,6 +202,7 @@ async def test_nan_and_infinities_are_always_refused(start: Start, value: float,
 
 
 @pytest.mark.parametrize(("type_", "value"), [(int, "7"), (int, True), (str, 7), (Line, 7)], ids=repr)
+@pytest.mark.spec("strict-scalars")
 async def test_a_value_of_another_type_is_refused(start: Start, type_: Any, value: Any) -> None:
     live, replayed = await live_and_replayed(start, lambda: value, returns=type_)
     assert type(live) is type(replayed) is TypeMismatch
@@ -211,6 +218,7 @@ async def test_a_value_over_the_limit_is_refused(start: Start) -> None:
 
 
 @pytest.mark.parametrize("what", ["no JSON", "another type", "too large"])
+@pytest.mark.spec("unstorable-result", "caught-failure")
 async def test_what_cannot_be_stored_is_never_retried_since_its_effect_has_happened(start: Start, what: str) -> None:
     called = list[str]()
 
@@ -233,6 +241,7 @@ class OutOfStock(Exception):
 @pytest.mark.parametrize(
     "error", [OutOfStock("hats"), PermanentError("never"), KeyError("k"), TimeoutError(), OSError(5, "io")]
 )
+@pytest.mark.spec("live-equals-replay", "fails-the-same")
 async def test_a_failure_comes_back_as_the_same_failure(start: Start, error: Exception) -> None:
     def fail() -> None:
         raise error

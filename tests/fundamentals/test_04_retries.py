@@ -56,6 +56,7 @@ async def outcome(start: Start, app: App, fn: Callable[[], Any], **options: Any)
     return seen[0]
 
 
+@pytest.mark.spec("retryable", "errors-words")
 async def test_without_a_policy_a_step_is_called_once(start: Start) -> None:
     call, attempts = failing(1)
     failure = await outcome(start, App(), call)
@@ -64,12 +65,14 @@ async def test_without_a_policy_a_step_is_called_once(start: Start) -> None:
     assert attempts == [1]
 
 
+@pytest.mark.spec("retryable", "current-step")
 async def test_a_second_attempt_may_succeed(start: Start) -> None:
     call, attempts = failing(1)
     assert await outcome(start, App(), call, retry=AT_ONCE) == "done"
     assert attempts == [1, 2]
 
 
+@pytest.mark.spec("step-failed", "step-failed-classes", "retry-fixed", "errors-words")
 async def test_retries_are_exhausted_after_the_last_call_that_the_policy_allows(start: Start) -> None:
     call, attempts = failing(9)
     failure = await outcome(start, App(), call, retry=AT_ONCE)
@@ -79,6 +82,7 @@ async def test_retries_are_exhausted_after_the_last_call_that_the_policy_allows(
     assert attempts == [1, 2, 3]
 
 
+@pytest.mark.spec("permanent")
 async def test_a_permanent_error_is_never_retried(start: Start) -> None:
     call, attempts = failing(9, PermanentError)
     failure = await outcome(start, App(), call, retry=AT_ONCE)
@@ -87,6 +91,7 @@ async def test_a_permanent_error_is_never_retried(start: Start) -> None:
     assert attempts == [1]
 
 
+@pytest.mark.spec("permanent", "retryable")
 async def test_a_permanent_error_ends_the_retries_of_others(start: Start) -> None:
     attempts = list[int]()
 
@@ -100,6 +105,7 @@ async def test_a_permanent_error_ends_the_retries_of_others(start: Start) -> Non
 
 
 @pytest.mark.parametrize(("error", "calls"), [(ConnectionError, 3), (FileNotFoundError, 1), (ValueError, 1)])
+@pytest.mark.spec("retry-on")
 async def test_a_policy_may_name_what_it_retries_and_what_not(start: Start, error: type[Exception], calls: int) -> None:
     only = RetryPolicy.fixed(2, delay=0, retry_on=OSError, never_on=FileNotFoundError)
     call, attempts = failing(9, error)
@@ -107,12 +113,14 @@ async def test_a_policy_may_name_what_it_retries_and_what_not(start: Start, erro
     assert len(attempts) == calls
 
 
+@pytest.mark.spec("step-retry")
 async def test_the_app_has_a_default_policy(start: Start) -> None:
     call, attempts = failing(1)
     assert await outcome(start, App(default_retry=AT_ONCE), call) == "done"
     assert attempts == [1, 2]
 
 
+@pytest.mark.spec("step-retry")
 async def test_a_workflow_has_a_policy_of_its_own(start: Start) -> None:
     app = App(default_retry=AT_ONCE)
     many, none = failing(4), failing(4)
@@ -131,6 +139,7 @@ async def test_a_workflow_has_a_policy_of_its_own(start: Start) -> None:
     assert (len(many[1]), len(none[1])) == (5, 1)
 
 
+@pytest.mark.spec("step-retry")
 async def test_a_step_overrides_the_policy_of_the_app(start: Start) -> None:
     call, attempts = failing(4)
     retry = RetryPolicy.fixed(4, delay=0)
@@ -138,6 +147,7 @@ async def test_a_step_overrides_the_policy_of_the_app(start: Start) -> None:
     assert len(attempts) == 5
 
 
+@pytest.mark.spec("step-retry")
 async def test_a_step_may_refuse_the_default_policy(start: Start) -> None:
     call, attempts = failing(1)
     failure = await outcome(start, App(default_retry=AT_ONCE), call, retry=None)
@@ -145,6 +155,7 @@ async def test_a_step_may_refuse_the_default_policy(start: Start) -> None:
     assert attempts == [1]
 
 
+@pytest.mark.spec("retry-exponential")
 async def test_exponential_waits_double_up_to_the_longest(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = RetryPolicy.exponential(6, base=1, max_delay=timedelta(seconds=10))
     assert [policy.delay_for(attempt) for attempt in range(6)] == [1, 2, 4, 8, 10, 10]

@@ -22,6 +22,7 @@ async def for_ever() -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.spec("step-timeout", "durations")
 async def test_a_step_that_takes_too_long_fails(start: Start) -> None:
     app = App()
 
@@ -37,6 +38,7 @@ async def test_a_step_that_takes_too_long_fails(start: Start) -> None:
         assert (it.value.error_type, it.value.failed_step) == ("StepTimeout", "call:v1")
 
 
+@pytest.mark.spec("step-failed-classes", "retry-timeouts")
 async def test_a_timeout_is_not_retried_by_default(start: Start) -> None:
     app, attempts = App(), list[int]()
 
@@ -55,6 +57,7 @@ async def test_a_timeout_is_not_retried_by_default(start: Start) -> None:
     assert attempts == [1]
 
 
+@pytest.mark.spec("step-timeout", "retry-timeouts")
 async def test_a_timeout_is_of_one_attempt_not_of_all(start: Start) -> None:
     app, attempts = App(), list[int]()
 
@@ -112,6 +115,7 @@ async def test_a_record_beats_the_timeout(start: Start) -> None:
     assert timeouts == []
 
 
+@pytest.mark.spec("fails-the-same")
 async def test_a_timeout_comes_back_in_a_replay(start: Start) -> None:
     app, failures = App(), list[StepTimeout]()
 
@@ -153,6 +157,7 @@ async def test_a_timeout_of_the_functions_own_is_an_ordinary_failure(start: Star
     assert attempts == [1, 2]
 
 
+@pytest.mark.spec("timed-out-thread")
 async def test_a_thread_that_is_timed_out_is_left_to_itself(start: Start) -> None:
     """A thread cannot be stopped: its result is dropped, and it may overlap what follows."""
     app, go_on, ended = App(), threading.Event(), threading.Event()

@@ -12,12 +12,15 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from memable import App, Context, current_step
 from tests.fundamentals.starting import Start
 
 tenant = contextvars.ContextVar[str]("tenant", default="nobody")
 
 
+@pytest.mark.spec("step-threads")
 async def test_a_sync_step_runs_in_another_thread(start: Start) -> None:
     app = App()
 
@@ -29,6 +32,7 @@ async def test_a_sync_step_runs_in_another_thread(start: Start) -> None:
         assert await (await engine.invoke(where)).result()
 
 
+@pytest.mark.spec("step-threads")
 async def test_a_hundred_sync_steps_run_at_once(start: Start) -> None:
     app, barrier = App(), threading.Barrier(100)
 
@@ -60,6 +64,7 @@ async def test_a_thread_sees_the_context_variables_of_the_workflow_and_changes_o
     assert tenant.get() == "nobody"
 
 
+@pytest.mark.spec("current-step")
 async def test_a_thread_knows_its_step(start: Start) -> None:
     app = App()
 

@@ -9,6 +9,8 @@ that comes before the instance waits for it is rejected, or with `buffer=True` k
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -33,11 +35,16 @@ from memable import (
     WorkflowFailed,
 )
 from tests.fundamentals.starting import Start
+from tests.worker_process import until
 
 
 class Decision(BaseModel):
     by: str
     approved: bool
+
+
+class Large:
+    """Something that a workflow holds."""
 
 
 APPROVAL = SuspendPoint("approval:v1", bool)
@@ -62,6 +69,7 @@ async def suspended(engine: Engine, workflow: Workflow[None, bool]) -> Invocatio
     return instance
 
 
+@pytest.mark.spec("suspend", "signal", "state-suspended")
 async def test_an_instance_waits_for_a_signal_and_gets_its_payload(start: Start) -> None:
     app, workflow = approving()
     async with start(app) as engine:
@@ -71,6 +79,7 @@ async def test_an_instance_waits_for_a_signal_and_gets_its_payload(start: Start)
         assert await instance.result() is True
 
 
+@pytest.mark.spec("suspend")
 async def test_the_payload_is_of_the_type_that_the_point_declares(start: Start) -> None:
     app = App()
 
@@ -91,6 +100,7 @@ async def test_the_payload_is_of_the_type_that_the_point_declares(start: Start) 
         assert await instance.result() == "Decision by Bob"
 
 
+@pytest.mark.spec("state", "state-suspended", "get-metadata")
 async def test_it_shows_what_it_waits_for(start: Start) -> None:
     app = App()
 
@@ -130,6 +140,7 @@ async def test_records_are_kept_across_a_wait(start: Start) -> None:
     assert called == ["charge", "charge"]
 
 
+@pytest.mark.spec("suspend")
 async def test_an_instance_may_wait_at_several_points_one_after_the_other(start: Start) -> None:
     app = App()
 
@@ -167,6 +178,7 @@ async def test_an_instance_may_wait_after_a_failed_step(start: Start) -> None:
         assert await instance.result() == "paid with debit"
 
 
+@pytest.mark.spec("resume-suspended")
 async def test_resuming_without_a_signal_comes_back_to_the_same_wait(start: Start) -> None:
     app, workflow = approving()
     async with start(app) as engine:
@@ -175,6 +187,57 @@ async def test_resuming_without_a_signal_comes_back_to_the_same_wait(start: Star
         assert str(await instance.wait()) == "suspended: approval:v1"
         await instance.signal(APPROVAL, True)
         assert await instance.result() is True
+
+
+@pytest.mark.spec("suspend-memory")
+async def test_while_an_instance_waits_nothing_of_it_is_in_memory(start: Start) -> None:
+    app, seen = App(), list[weakref.ref[Large]]()
+
+    @app.workflow("waits")
+    async def waits(ctx: Context) -> bool:
+        large = Large()
+        seen.append(weakref.ref(large))
+        return await ctx.suspend(APPROVAL)
+
+    async with start(app) as engine:
+        instances = [await engine.invoke(waits) for _ in range(5)]
+        for instance in instances:
+            await instance.wait()
+        await until(lambda: gc.collect() >= 0 and not any(each() for each in seen), "the frames are gone")
+        await asyncio.gather(*(instance.signal(APPROVAL, True) for instance in instances))
+        assert [await instance.result() for instance in instances] == [True] * 5
+
+
+@pytest.mark.spec("live-equals-replay")
+async def test_a_payload_is_the_same_when_it_is_delivered_and_in_every_replay(start: Start) -> None:
+    app, seen, begun, delivered = App(), list[Decision](), asyncio.Event(), asyncio.Event()
+
+    async def until_delivered() -> None:
+        begun.set()
+        await delivered.wait()
+
+    @app.workflow("deciding")
+    async def deciding(ctx: Context) -> None:
+        async def decide() -> None:
+            seen.append(await ctx.suspend(DECISION))
+            delivered.set()
+
+        # the step keeps the run from parking: the payload comes to the run that waits for it
+        await asyncio.gather(decide(), ctx.step("long", until_delivered))
+        await ctx.suspend("pause")
+
+    async with start(app) as engine:
+        instance = await engine.invoke(deciding)
+        await begun.wait()
+        await instance.signal(DECISION, sent := Decision(by="Ada", approved=True), buffer=True)
+        for _ in range(2):
+            await instance.wait()
+            await instance.resume()
+        await instance.signal("pause", buffer=True)
+        await instance.result()
+    assert len(seen) >= 3
+    assert all(each == sent and type(each) is Decision for each in seen)
+    assert len({id(each) for each in (*seen, sent)}) == len(seen) + 1
 
 
 async def test_a_wait_is_recorded_with_its_payload(start: Start) -> None:
@@ -197,6 +260,7 @@ async def test_a_wait_is_recorded_with_its_payload(start: Start) -> None:
 # ── signals that are refused ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("signal-rejected")
 async def test_a_signal_to_a_wrong_key_is_rejected(start: Start) -> None:
     app, workflow = approving()
     async with start(app) as engine:
@@ -207,6 +271,7 @@ async def test_a_signal_to_a_wrong_key_is_rejected(start: Start) -> None:
         assert await instance.result() is True
 
 
+@pytest.mark.spec("signal-rejected")
 async def test_a_signal_to_a_point_of_the_future_is_rejected(start: Start) -> None:
     app = App()
 
@@ -225,6 +290,7 @@ async def test_a_signal_to_a_point_of_the_future_is_rejected(start: Start) -> No
         assert await instance.result() == ["1", "2"]
 
 
+@pytest.mark.spec("signal-superseded")
 async def test_a_signal_to_a_completed_point_is_superseded_even_when_the_instance_is_over(start: Start) -> None:
     app = App()
 
@@ -260,6 +326,7 @@ async def test_a_signal_to_a_step_is_rejected(start: Start) -> None:
             await instance.signal("charge", "paid")
 
 
+@pytest.mark.spec("signal-terminal")
 async def test_a_signal_to_an_instance_that_is_over_or_never_was_is_rejected_with_the_reason(start: Start) -> None:
     app = App()
 
@@ -282,6 +349,7 @@ async def test_a_signal_to_an_instance_that_is_over_or_never_was_is_rejected_wit
                 await engine.signal(workflow, id, APPROVAL, True)
 
 
+@pytest.mark.spec("signal-mismatch", "errors-words")
 async def test_a_payload_of_another_type_is_refused_and_the_point_stays_open(start: Start) -> None:
     app, workflow = approving()
     async with start(app) as engine:
@@ -300,6 +368,7 @@ async def test_a_payload_of_another_type_is_refused_and_the_point_stays_open(sta
 # ── signals that come twice ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("signal-once")
 async def test_of_many_concurrent_signals_exactly_one_wins(start: Start) -> None:
     app = App()
 
@@ -316,6 +385,7 @@ async def test_of_many_concurrent_signals_exactly_one_wins(start: Start) -> None
         assert await instance.result() == winner
 
 
+@pytest.mark.spec("signal-id")
 async def test_a_signal_with_an_id_may_be_sent_again(start: Start) -> None:
     """For a sender who does not know whether the first one arrived: success, and no second effect."""
     app, workflow = approving()
@@ -332,6 +402,7 @@ async def test_a_signal_with_an_id_may_be_sent_again(start: Start) -> None:
 # ── signals that come too early ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("signal-buffer")
 async def test_a_signal_can_be_kept_until_its_point_is_reached(start: Start) -> None:
     app = App()
 
@@ -350,6 +421,7 @@ async def test_a_signal_can_be_kept_until_its_point_is_reached(start: Start) -> 
         assert (later.kind, later.state, later.result) == (StepKind.SIGNAL, StepState.COMPLETED, "early")
 
 
+@pytest.mark.spec("signal-buffer")
 async def test_of_two_signals_that_come_too_early_the_first_is_kept(start: Start) -> None:
     app, workflow = approving()
     async with start(App()) as engine:  # nobody runs it yet
@@ -378,6 +450,7 @@ async def test_a_kept_signal_is_in_time_for_any_timeout(start: Start) -> None:
         assert await engine.get(impatient, "1").result() is True
 
 
+@pytest.mark.spec("signal-once")
 async def test_a_signal_that_comes_while_its_point_is_opened_is_not_lost(start: Start) -> None:
     app, workflow = approving()
 
@@ -456,14 +529,16 @@ async def test_what_can_never_be_read_is_rejected_also_when_it_may_be_kept(start
 # ── a key keeps its kind ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_key_that_was_a_suspend_point_cannot_become_a_step(start: Start) -> None:
+@pytest.mark.parametrize("kind", ["suspend point", "timer"])
+@pytest.mark.spec("step-conflict")
+async def test_a_key_that_was_a_suspend_point_or_a_timer_cannot_become_a_step(start: Start, kind: str) -> None:
     app, runs = App(), list[str]()
 
     @app.workflow("changed")
     async def changed(ctx: Context) -> object:
         runs.append("run")
         if len(runs) == 1:
-            return await ctx.suspend("key:v1")
+            return await (ctx.suspend("key:v1") if kind == "suspend point" else ctx.timer("key:v1", 3600))
         return await ctx.step("key:v1", str)
 
     async with start(app) as engine:
@@ -475,6 +550,7 @@ async def test_a_key_that_was_a_suspend_point_cannot_become_a_step(start: Start)
         assert failed.value.error_type == StepConflict.__name__
 
 
+@pytest.mark.spec("step-conflict")
 async def test_a_key_that_was_a_step_cannot_become_a_suspend_point_or_a_timer(start: Start) -> None:
     app, runs = App(), list[str]()
 

@@ -33,6 +33,7 @@ APPROVAL = SuspendPoint("approval:v1", bool)
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.spec("timer", "durations")
 async def test_a_timer_fires(start: Start) -> None:
     app = App()
 
@@ -59,6 +60,7 @@ NOW: list[Callable[[Context], Any]] = [
 
 
 @pytest.mark.parametrize("wait", NOW)
+@pytest.mark.spec("timer-past")
 async def test_what_is_over_already_fires_at_once(start: Start, wait: Callable[[Context], Any]) -> None:
     app, runs = App(), list[str]()
 
@@ -107,6 +109,7 @@ async def test_steps_around_a_timer_happen_once(start: Start) -> None:
     assert called == ["before", "after"]
 
 
+@pytest.mark.spec("timer", "resume-suspended")
 async def test_a_timer_keeps_its_first_deadline_when_the_instance_is_resumed(start: Start) -> None:
     app, durations = App(), [3600.0, 1e6]
 
@@ -124,6 +127,7 @@ async def test_a_timer_keeps_its_first_deadline_when_the_instance_is_resumed(sta
     assert durations == []
 
 
+@pytest.mark.spec("timer-signal")
 async def test_a_timer_may_be_completed_by_hand_before_its_time(start: Start) -> None:
     app = App()
 
@@ -174,6 +178,7 @@ async def test_of_a_timer_and_a_signal_that_race_one_wins_and_the_workflow_goes_
     assert sorted(called) == list(range(20))
 
 
+@pytest.mark.spec("timer")
 async def test_sleep_until_takes_an_aware_time_in_any_zone(start: Start) -> None:
     app = App()
 
@@ -196,6 +201,7 @@ WRONG: list[tuple[Callable[[Context], Any], str]] = [
 
 
 @pytest.mark.parametrize(("wait", "complaint"), WRONG)
+@pytest.mark.spec("timer-invalid")
 async def test_a_naive_time_nan_and_infinity_are_refused(
     start: Start, wait: Callable[[Context], Any], complaint: str
 ) -> None:
@@ -254,6 +260,7 @@ async def test_a_signal_in_time_is_handed_over_and_nothing_is_left_of_the_deadli
     assert seen == []
 
 
+@pytest.mark.spec("suspend-timeout")
 async def test_a_timeout_is_raised_and_raised_again_on_every_replay(start: Start) -> None:
     app, seen = approving(SOON_S)
     async with start(app) as engine:
@@ -277,6 +284,7 @@ async def test_a_timeout_that_is_over_already_is_raised_at_once(start: Start) ->
     assert len(seen) == 2
 
 
+@pytest.mark.spec("suspend-timeout")
 async def test_a_timeout_passes_also_while_there_is_no_worker(start: Start) -> None:
     app, seen = approving(0.3)
     async with start(app) as engine:
@@ -287,6 +295,7 @@ async def test_a_timeout_passes_also_while_there_is_no_worker(start: Start) -> N
     assert len(seen) == 2
 
 
+@pytest.mark.spec("suspend-timeout", "resume-suspended")
 async def test_a_wait_keeps_its_first_deadline_when_the_instance_is_resumed(start: Start) -> None:
     app, durations = App(), [timedelta(days=1), timedelta(0)]
 

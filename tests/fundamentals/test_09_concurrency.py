@@ -16,6 +16,7 @@ from memable import App, Context, SignalRejected, Status, WorkflowFailed
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("concurrency", "calls-are-objects")
 async def test_gathered_steps_run_concurrently(start: Start) -> None:
     app, both = App(), asyncio.Barrier(2)
 
@@ -31,6 +32,7 @@ async def test_gathered_steps_run_concurrently(start: Start) -> None:
         assert await (await engine.invoke(pair)).result() == ["a", "b"]
 
 
+@pytest.mark.spec("concurrency")
 async def test_gathered_waits_are_all_open_and_take_their_signals_in_any_order(start: Start) -> None:
     app = App()
 
@@ -49,6 +51,7 @@ async def test_gathered_waits_are_all_open_and_take_their_signals_in_any_order(s
         assert await instance.result() == ["ada says yes", "bob says yes", "cyd says yes"]
 
 
+@pytest.mark.spec("in-flight")
 async def test_a_step_beside_a_wait_is_done_before_the_instance_comes_to_rest(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -69,6 +72,7 @@ async def test_a_step_beside_a_wait_is_done_before_the_instance_comes_to_rest(st
     assert called == ["prepare"]
 
 
+@pytest.mark.spec("in-flight-signal")
 async def test_a_signal_that_comes_while_a_step_is_in_flight_is_delivered_at_once(start: Start) -> None:
     app, begun, go_on = App(), asyncio.Event(), asyncio.Event()
 
@@ -99,6 +103,7 @@ async def test_a_signal_that_comes_while_a_step_is_in_flight_is_delivered_at_onc
         assert await instance.result() == "yes"
 
 
+@pytest.mark.spec("concurrency", "calls-are-objects")
 async def test_a_task_group(start: Start) -> None:
     app = App()
 
@@ -122,6 +127,7 @@ async def test_a_task_group(start: Start) -> None:
         assert await instance.result() == [42, "yes", None]
 
 
+@pytest.mark.spec("asyncio-wait")
 async def test_the_first_of_two(start: Start) -> None:
     """On a replay both may be done at once; `ctx.first` will record the choice, where it matters."""
     app = App()
@@ -171,6 +177,7 @@ async def test_a_step_may_be_given_up_and_called_again(start: Start) -> None:
         assert [step.result for step in await engine.steps(impatient, "1")] == ["second"]
 
 
+@pytest.mark.spec("landing")
 async def test_when_one_gathered_step_fails_the_others_are_recorded_all_the_same(start: Start) -> None:
     app, failed = App(), asyncio.Event()
 
@@ -195,6 +202,7 @@ async def test_when_one_gathered_step_fails_the_others_are_recorded_all_the_same
         assert results == {"fails": None, "ends later": "recorded"}
 
 
+@pytest.mark.spec("no-swallowing")
 async def test_except_exception_around_a_wait_is_never_entered_because_of_the_wait(start: Start) -> None:
     app, swallowed = App(), list[str]()
 
@@ -215,6 +223,7 @@ async def test_except_exception_around_a_wait_is_never_entered_because_of_the_wa
     assert swallowed == []
 
 
+@pytest.mark.spec("finally")
 async def test_finally_around_a_wait_runs_each_time_but_makes_durable_calls_only_at_the_end(start: Start) -> None:
     app, closed, cleaned = App(), list[str](), list[str]()
 

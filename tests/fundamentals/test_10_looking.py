@@ -7,7 +7,7 @@ of it, and `list_instances` gives pages of them, newest first.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC
+from datetime import UTC, timedelta
 
 import pytest
 
@@ -15,6 +15,7 @@ from memable import App, Context, Engine, InvalidCursor, NotStarted, Status, Wor
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("set-status", "state-running", "state-ended")
 async def test_a_status_shows_while_the_instance_runs_and_after_it_has_completed(start: Start) -> None:
     app, go_on = App(), asyncio.Event()
 
@@ -32,6 +33,7 @@ async def test_a_status_shows_while_the_instance_runs_and_after_it_has_completed
         assert str(await instance.wait()) == "completed: all done"
 
 
+@pytest.mark.spec("subscribe")
 async def test_states_come_in_order_and_end_with_the_terminal_one(start: Start) -> None:
     app = App()
 
@@ -54,6 +56,7 @@ async def test_states_come_in_order_and_end_with_the_terminal_one(start: Start) 
         assert str(seen[-1]) == "completed"
 
 
+@pytest.mark.spec("set-status-replay")
 async def test_a_status_is_silent_in_a_replay_and_the_last_one_is_restored(start: Start) -> None:
     app, replayed, go_on = App(), asyncio.Event(), asyncio.Event()
 
@@ -99,6 +102,7 @@ async def metadata_of(engine: Engine, workflow: Workflow[None, None], id: str) -
     return metadata
 
 
+@pytest.mark.spec("get-metadata", "invocation")
 async def test_metadata_of_an_instance_that_completed(start: Start) -> None:
     app = App()
 
@@ -119,6 +123,7 @@ async def test_metadata_of_an_instance_that_completed(start: Start) -> None:
     assert {known.created_at.tzinfo, known.started_at.tzinfo, known.completed_at.tzinfo} == {UTC}
 
 
+@pytest.mark.spec("get-metadata")
 async def test_metadata_of_an_instance_that_runs_names_its_worker(start: Start) -> None:
     app, begun, go_on = App(), asyncio.Event(), asyncio.Event()
 
@@ -140,6 +145,7 @@ async def test_metadata_of_an_instance_that_runs_names_its_worker(start: Start) 
         await instance.result()
 
 
+@pytest.mark.spec("get-metadata", "state-ended", "error-text")
 async def test_metadata_of_an_instance_that_failed_and_after_it_was_resumed(start: Start) -> None:
     app, runs = App(), list[str]()
 
@@ -195,6 +201,7 @@ async def invoke_all(engine: Engine, *ids: str) -> None:
             await (await engine.invoke(name, id=id)).wait()
 
 
+@pytest.mark.spec("list-instances", "list-unknown")
 async def test_listing_all_by_workflow_and_by_status(start: Start) -> None:
     async with start(three_ends()) as engine:
         await invoke_all(engine, "1", "2")
@@ -212,6 +219,7 @@ async def test_listing_all_by_workflow_and_by_status(start: Start) -> None:
         assert await names("unknown") == []
 
 
+@pytest.mark.spec("list-instances")
 async def test_a_listing_comes_in_pages(start: Start) -> None:
     async with start(three_ends()) as engine:
         await invoke_all(engine, "1", "2", "3")
@@ -229,12 +237,14 @@ async def test_a_listing_comes_in_pages(start: Start) -> None:
             await engine.list_instances(limit=0)
 
 
+@pytest.mark.spec("result-timeout", "durations")
 async def test_waiting_may_have_an_end_and_leaves_the_instance_alone(start: Start) -> None:
     async with start(three_ends()) as engine:
         instance = await engine.invoke("waiting", id="1")
         await instance.wait()
-        with pytest.raises(TimeoutError):
-            await instance.result(timeout=0)
+        for timeout in (0, timedelta(milliseconds=1)):
+            with pytest.raises(TimeoutError):
+                await instance.result(timeout=timeout)
         assert (await instance.wait()).status is Status.SUSPENDED
 
 

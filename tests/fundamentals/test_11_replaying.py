@@ -14,6 +14,7 @@ from memable import App, Context
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("replaying-never")
 async def test_a_first_run_is_never_replaying(start: Start) -> None:
     app, seen = App(), list[bool]()
 
@@ -28,6 +29,7 @@ async def test_a_first_run_is_never_replaying(start: Start) -> None:
     assert seen == [False, False]
 
 
+@pytest.mark.spec("replaying-ends", "context")
 async def test_a_replay_ends_when_every_record_has_been_handed_back(start: Start) -> None:
     app, runs = App(), list[list[bool]]()
 
@@ -53,6 +55,7 @@ async def test_a_replay_ends_when_every_record_has_been_handed_back(start: Start
     assert second == [True, True, True, False, False]
 
 
+@pytest.mark.spec("replaying-ends")
 async def test_a_replay_ends_at_the_first_call_that_has_no_record(start: Start) -> None:
     app, runs = App(), list[list[bool]]()
 
@@ -108,6 +111,7 @@ async def test_an_instance_that_has_recorded_nothing_has_nothing_to_replay(start
     assert seen == [False, False]
 
 
+@pytest.mark.spec("logger")
 async def test_the_logger_names_the_instance_and_is_silent_in_a_replay(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +140,7 @@ async def test_the_logger_names_the_instance_and_is_silent_in_a_replay(
     assert {(vars(record)["workflow"], vars(record)["instance_id"]) for record in records} == {("order", "42")}
 
 
+@pytest.mark.spec("context")
 async def test_the_start_of_an_instance_is_the_same_in_every_replay(start: Start) -> None:
     app, seen = App(), list[object]()
 

@@ -25,6 +25,7 @@ from memable import (
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("resume", "resume-failure")
 async def test_the_step_that_failed_is_called_again(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -46,6 +47,7 @@ async def test_the_step_that_failed_is_called_again(start: Start) -> None:
         assert await instance.result() == "shipped"
 
 
+@pytest.mark.spec("resume-survived")
 async def test_a_failure_that_was_survived_is_not_tried_again(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -69,6 +71,7 @@ async def test_a_failure_that_was_survived_is_not_tried_again(start: Start) -> N
     assert called == ["optional", "survived", "needed", "survived", "needed"]
 
 
+@pytest.mark.spec("resume-failure")
 async def test_what_an_escaping_exception_was_raised_from_is_tried_again_too(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -92,6 +95,7 @@ async def test_what_an_escaping_exception_was_raised_from_is_tried_again_too(sta
         assert await instance.result() == "fine"
 
 
+@pytest.mark.spec("resume-failure")
 async def test_all_failures_of_a_group_are_tried_again(start: Start) -> None:
     app, called = App(), list[str]()
     both = asyncio.Barrier(2)
@@ -116,6 +120,7 @@ async def test_all_failures_of_a_group_are_tried_again(start: Start) -> None:
         assert await instance.result() == ["a", "b"]
 
 
+@pytest.mark.spec("resume")
 async def test_a_completed_instance_comes_to_the_same_end(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -132,6 +137,7 @@ async def test_a_completed_instance_comes_to_the_same_end(start: Start) -> None:
     assert called == ["charge"]
 
 
+@pytest.mark.spec("resume-joined")
 async def test_a_running_instance_is_joined_not_doubled(start: Start) -> None:
     app, begun, go_on, runs = App(), asyncio.Event(), asyncio.Event(), list[str]()
 
@@ -157,6 +163,7 @@ async def test_a_running_instance_is_joined_not_doubled(start: Start) -> None:
     assert runs == ["run"]
 
 
+@pytest.mark.spec("resume-unknown")
 async def test_what_never_was_cannot_be_resumed(start: Start) -> None:
     app = App()
 
@@ -168,6 +175,7 @@ async def test_what_never_was_cannot_be_resumed(start: Start) -> None:
             await engine.resume(order, "42")
 
 
+@pytest.mark.spec("resume-rerun")
 async def test_rerun_calls_the_steps_that_it_names_once_more(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -187,6 +195,7 @@ async def test_rerun_calls_the_steps_that_it_names_once_more(start: Start) -> No
     assert called == ["fetch", "render", "send", "render", "send"]
 
 
+@pytest.mark.spec("resume-rerun")
 async def test_rerun_of_a_failure_that_was_survived_tries_it_again(start: Start) -> None:
     app, called = App(), list[str]()
 
@@ -269,6 +278,7 @@ async def test_nothing_is_done_when_a_key_to_rerun_has_no_record(start: Start) -
     assert called == ["charge"]
 
 
+@pytest.mark.spec("resume-busy")
 async def test_what_runs_cannot_be_rerun(start: Start) -> None:
     app, begun, go_on = App(), asyncio.Event(), asyncio.Event()
 

@@ -22,6 +22,7 @@ class Boom(BaseException):
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize("error", [SystemExit("3"), KeyboardInterrupt("^C"), Boom("x")], ids=repr)
+@pytest.mark.spec("base-exception")
 async def test_an_exit_in_a_step_is_its_failure_recorded_and_never_retried(
     start: Start, error: BaseException, kind: str
 ) -> None:
@@ -105,6 +106,7 @@ async def test_sys_exit_may_be_caught_as_always(start: Start) -> None:
         assert await (await engine.invoke(catches)).result() == "enough"
 
 
+@pytest.mark.spec("shutdown")
 async def test_a_cancelled_error_of_a_steps_own_is_its_failure(start: Start) -> None:
     """A library that cancels itself is not the worker being shut down."""
     app, called = App(), list[str]()

@@ -13,6 +13,7 @@ from memable import App, Context, NotStarted, RetryPolicy, current_step
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("idempotency-key")
 async def test_the_key_is_the_same_in_every_attempt_run_and_thread(start: Start) -> None:
     app, keys = App(default_retry=RetryPolicy.fixed(1, delay=0)), list[str]()
 
@@ -68,6 +69,7 @@ async def test_the_key_is_another_for_each_step_instance_workflow_and_life(start
         assert len(set(seen)) == 10
 
 
+@pytest.mark.spec("current-step")
 async def test_the_current_step_says_what_is_being_called(start: Start) -> None:
     app = App(default_retry=RetryPolicy.fixed(2, delay=0))
 
@@ -85,6 +87,7 @@ async def test_the_current_step_says_what_is_being_called(start: Start) -> None:
         assert await (await engine.invoke(order, id="42")).result() == "order/42 who:v1 attempt 3"
 
 
+@pytest.mark.spec("current-step")
 async def test_concurrent_steps_each_know_their_own(start: Start) -> None:
     import asyncio
 

@@ -17,6 +17,7 @@ from memable import App, Context
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("lifespan", "context")
 async def test_what_the_lifespan_yields_is_there_in_every_run(start: Start) -> None:
     events = list[str]()
 

@@ -34,6 +34,7 @@ FIRST_OF_ALL: dict[str, Callable[[Engine, Any], Any]] = {
 
 
 @pytest.mark.parametrize("value", NO_NAMES, ids=ascii)
+@pytest.mark.spec("register-name", "invalid-key")
 async def test_a_workflow_cannot_have_such_a_name(value: Any) -> None:
     app = App()
     with pytest.raises(InvalidKey, match="invalid workflow") as error:
@@ -49,6 +50,7 @@ async def test_a_workflow_cannot_have_such_a_name(value: Any) -> None:
 
 
 @pytest.mark.parametrize("entry", FIRST_OF_ALL)
+@pytest.mark.spec("invalid-key", "invalid-key-first")
 async def test_such_a_name_or_id_is_refused_even_before_the_engine_is_started(entry: str) -> None:
     may_be_missing = entry in ("invoke: id", "list_instances: workflow")
     for value in NO_NAMES:
@@ -69,12 +71,14 @@ OF_AN_EXISTING_INSTANCE: dict[str, Callable[[Engine, Any], Any]] = {
 
 
 @pytest.mark.parametrize("entry", OF_AN_EXISTING_INSTANCE)
+@pytest.mark.spec("invalid-key-first", "child-ids")
 async def test_the_id_of_an_existing_instance_is_looked_at_first_too(entry: str) -> None:
     for value in ("", "a/b", "line\nbreak", "\ud800", 7, None):
         with pytest.raises(InvalidKey, match="invalid instance id"):
             await OF_AN_EXISTING_INSTANCE[entry](Engine(App()), value)
 
 
+@pytest.mark.spec("child-ids", "get")
 async def test_an_existing_instance_may_be_a_child_whose_id_memable_made() -> None:
     value = "parent~x~key~0" + "x" * 300
     assert Engine(App()).get("flow", value).instance_id == value
@@ -94,6 +98,7 @@ async def test_a_signal_id_is_a_name_too(value: Any) -> None:
         await Engine(App()).signal("flow", "1", "key", signal_id=value)
 
 
+@pytest.mark.spec("invalid-key", "invalid-key-first")
 async def test_durable_calls_cannot_have_such_keys(start: Start) -> None:
     app, labels = App(), list[str]()
 
@@ -130,6 +135,7 @@ async def test_an_invalid_key_that_escapes_fails_the_instance_with_its_text(star
 
 
 @pytest.mark.parametrize("name", GOOD, ids=ascii)
+@pytest.mark.spec("invalid-key")
 async def test_any_other_name_works_everywhere(start: Start, name: str) -> None:
     app = App()
 

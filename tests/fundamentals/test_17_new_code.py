@@ -410,6 +410,7 @@ async def test_an_upgrade_is_a_plain_function(deployment: Deployment) -> None:
 # ── two releases at once ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("invoke-unannounced")
 async def test_a_worker_takes_only_the_workflows_that_it_has(start: Start) -> None:
     with_it, without_it = App(), App()
 

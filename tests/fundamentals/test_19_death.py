@@ -21,6 +21,7 @@ from tests.fundamentals.dying import shop
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("engine-data-dir", "idempotency-key", "called-again")
 async def test_an_engine_with_a_data_directory_goes_on_after_kill_9(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ async def test_a_data_directory_keeps_instances_between_two_engines(
         assert await engine.get("order", "42").result() == ["receipt", "shipped"]
 
 
+@pytest.mark.spec("shutdown")
 async def test_an_engine_that_stops_hands_back_what_it_runs(start: Start) -> None:
     app, begun, called = App(), asyncio.Event(), list[str]()
 
@@ -117,6 +119,7 @@ async def test_an_engine_that_stops_lets_its_runs_end_first(start: Start) -> Non
         assert (metadata.status, metadata.attempt) == (Status.COMPLETED, 1)
 
 
+@pytest.mark.spec("shutdown")
 async def test_a_workflow_cannot_tell_a_stop_from_a_wait(start: Start) -> None:
     """The cancellation that ends a run is not the author's: points stay open, and nothing is recorded as failed."""
     app, begun = App(), asyncio.Event()

@@ -28,6 +28,7 @@ def shop() -> tuple[App, list[str]]:
     return app, runs
 
 
+@pytest.mark.spec("invoke-delay", "state-queued")
 async def test_a_delayed_instance_is_queued_and_says_until_when(start: Start) -> None:
     app, runs = shop()
     async with start(app) as engine:
@@ -41,6 +42,7 @@ async def test_a_delayed_instance_is_queued_and_says_until_when(start: Start) ->
     assert runs == []
 
 
+@pytest.mark.spec("invoke-delay")
 async def test_it_begins_when_its_time_has_come_and_not_before(start: Start) -> None:
     app, _ = shop()
     async with start(app) as engine:
@@ -52,6 +54,7 @@ async def test_it_begins_when_its_time_has_come_and_not_before(start: Start) -> 
         assert known.started_at - known.created_at >= timedelta(milliseconds=99)  # both to the millisecond
 
 
+@pytest.mark.spec("invoke-delay")
 async def test_a_delay_may_be_a_time_in_any_zone(start: Start) -> None:
     app, _ = shop()
     tokyo = timezone(timedelta(hours=9))
@@ -78,6 +81,7 @@ async def test_a_naive_time_nan_and_infinity_are_refused(start: Start, delay: An
         assert await engine.get_metadata("remind", "1") is None
 
 
+@pytest.mark.spec("resume-joined")
 async def test_the_same_id_with_another_delay_is_the_same_instance(start: Start) -> None:
     app, runs = shop()
     async with start(app) as engine:
@@ -90,6 +94,7 @@ async def test_the_same_id_with_another_delay_is_the_same_instance(start: Start)
     assert runs == []
 
 
+@pytest.mark.spec("wait-all-stays")
 async def test_a_delayed_instance_is_not_waited_for(start: Start) -> None:
     app, runs = shop()
     async with start(app) as engine:

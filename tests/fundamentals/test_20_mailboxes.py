@@ -45,6 +45,7 @@ def chat(count: int) -> App:
     return app
 
 
+@pytest.mark.spec("receive")
 async def test_an_instance_receives_what_is_sent_to_it(start: Start) -> None:
     async with start(chat(2)) as engine:
         instance = await engine.invoke("chat", id="1")
@@ -60,6 +61,7 @@ async def test_an_instance_receives_what_is_sent_to_it(start: Start) -> None:
         ]
 
 
+@pytest.mark.spec("receive", "send")
 async def test_messages_are_kept_until_they_are_received_and_come_in_order(start: Start) -> None:
     app = chat(100)
     workflow = app.get("chat")
@@ -91,6 +93,7 @@ async def test_two_receives_at_once_share_a_mailbox_in_the_order_in_which_they_w
         assert await instance.result() == [[2 * n, 2 * n + 1] for n in range(10)]
 
 
+@pytest.mark.spec("receive")
 async def test_an_instance_may_have_many_mailboxes(start: Start) -> None:
     app = App()
 
@@ -145,6 +148,7 @@ async def test_a_message_that_does_not_fit_is_kept_for_code_that_reads_it(start:
         assert await engine.get("listening", "1").result() == "'seven'"
 
 
+@pytest.mark.spec("send-id")
 async def test_a_message_with_an_id_may_be_sent_again(start: Start) -> None:
     """For a sender who does not know whether the first one arrived: success, and no second effect."""
     async with start(chat(3)) as engine:
@@ -158,6 +162,7 @@ async def test_a_message_with_an_id_may_be_sent_again(start: Start) -> None:
         await instance.send("chat", "hello", message_id="1")
 
 
+@pytest.mark.spec("receive-timeout")
 async def test_who_waits_for_a_message_may_lose_patience(start: Start) -> None:
     app = App()
 
@@ -201,6 +206,7 @@ async def test_a_receive_that_the_author_gives_up_takes_no_message(start: Start)
         assert await instance.result() == ["1", "2"]
 
 
+@pytest.mark.spec("send")
 async def test_a_message_to_an_instance_that_is_over_or_never_was_is_rejected_with_the_reason(start: Start) -> None:
     async with start(chat(0)) as engine:
         instance = await engine.invoke("chat", id="1")

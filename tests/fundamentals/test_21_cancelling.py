@@ -16,6 +16,7 @@ from memable.errors import SignalRejected
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("cancel", "state-ended", "result-raises", "signal-terminal")
 async def test_a_suspended_instance_is_cancelled(start: Start) -> None:
     app = App()
 
@@ -35,6 +36,7 @@ async def test_a_suspended_instance_is_cancelled(start: Start) -> None:
             await instance.result()
 
 
+@pytest.mark.spec("cancel-running")
 async def test_a_running_one_too_and_its_finally_blocks_clean_up(start: Start) -> None:
     app, reached, cleaned = App(), asyncio.Event(), asyncio.Event()
 
@@ -58,6 +60,7 @@ async def test_a_running_one_too_and_its_finally_blocks_clean_up(start: Start) -
         assert (await instance.wait()).status is Status.CANCELLED
 
 
+@pytest.mark.spec("cancel-twice")
 async def test_twice_is_fine_and_what_has_ended_stays_as_it_is(start: Start) -> None:
     app = App()
 
@@ -77,6 +80,7 @@ async def test_twice_is_fine_and_what_has_ended_stays_as_it_is(start: Start) -> 
         assert str(await waiting.cancel(reason="second")) == "cancelled: first"
 
 
+@pytest.mark.spec("resume", "invocation")
 async def test_resume_goes_on_from_what_is_recorded(start: Start) -> None:
     app, called = App(), list[str]()
 

@@ -36,6 +36,7 @@ class Work:
         return 2 * number
 
 
+@pytest.mark.spec("map")
 async def test_the_results_come_in_the_order_of_the_items(start: Start) -> None:
     app, work = App(), Work()
 
@@ -51,6 +52,7 @@ async def test_the_results_come_in_the_order_of_the_items(start: Start) -> None:
     assert work.most_at_once == 3
 
 
+@pytest.mark.spec("map-concurrency")
 async def test_at_most_so_many_are_on_their_way_at_a_time(start: Start) -> None:
     app, work = App(), Work()
 
@@ -98,6 +100,7 @@ async def test_the_first_failure_lets_no_further_item_begin(start: Start) -> Non
     assert 5 not in work.called
 
 
+@pytest.mark.spec("map")
 async def test_a_resume_calls_all_that_failed_and_nothing_else_again(start: Start) -> None:
     work = Work(1, 2)
     async with await failing(start, work) as engine:
@@ -110,6 +113,7 @@ async def test_a_resume_calls_all_that_failed_and_nothing_else_again(start: Star
     assert sorted(work.called) == [1, 2]
 
 
+@pytest.mark.spec("map-fail-fast")
 async def test_without_fail_fast_a_failure_stands_in_its_place(start: Start) -> None:
     work = Work(1, 4)
     async with await failing(start, work, fail_fast=False, retry=RetryPolicy.fixed(1, delay=0)) as engine:
@@ -153,6 +157,7 @@ async def paused(start: Start, items: list[Any], later: list[Any], work: Work) -
         return await (await engine.invoke(batch, id="1")).result()
 
 
+@pytest.mark.spec("map-conflict")
 async def test_another_item_at_a_place_is_a_conflict(start: Start) -> None:
     with pytest.raises(WorkflowFailed, match=r"StepConflict: step 'double:v1\[1\]' of batch/1 was recorded for an"):
         await paused(start, [1, 2, 3], [1, 3, 2], Work())

@@ -35,6 +35,7 @@ async def double(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.spec("continue-as")
 async def test_a_life_goes_on_in_the_next_without_its_records(start: Start) -> None:
     app = App()
 
@@ -67,6 +68,7 @@ async def test_a_workflow_that_takes_no_input_continues_without_one(start: Start
     assert lives == [False, False]
 
 
+@pytest.mark.spec("idempotency-key-lives")
 async def test_each_life_has_idempotency_keys_of_its_own(start: Start) -> None:
     app, keys = App(), list[str]()
 
@@ -115,6 +117,7 @@ async def _until(instance: Any, key: str) -> Any:
             return
 
 
+@pytest.mark.spec("continue-as-conflict")
 async def test_an_invoke_of_the_same_id_is_compared_with_the_first_input(start: Start) -> None:
     app = App()
 
@@ -212,6 +215,7 @@ async def test_it_belongs_into_the_workflow_not_into_a_step(start: Start) -> Non
 # ── an author cannot get in its way ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("continue-as")
 async def test_an_author_who_catches_everything_cannot_keep_the_life_going(start: Start) -> None:
     app, refused = App(), list[str]()
 
@@ -362,6 +366,7 @@ async def test_an_input_that_a_later_life_gave_is_read_by_its_type(start: Start)
         assert await (await engine.invoke(typed, {1: {"a"}})).result() == "[1, 2] {'b'}"
 
 
+@pytest.mark.spec("continue-as-signals", "continue-as-ids")
 async def test_a_kept_signal_waits_for_the_next_life_and_one_that_was_taken_is_not_taken_again(start: Start) -> None:
     app = App()
 
@@ -395,3 +400,24 @@ async def _sent(instance: Any, signal_id: str) -> None:
             return
         except SignalSuperseded:  # by the second, while its life goes on
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.spec("continue-as-mailboxes", "continue-as-ids")
+async def test_messages_that_nobody_has_read_are_there_in_the_next_life_and_those_seen_are_known(start: Start) -> None:
+    app = App()
+
+    @app.workflow("chat")
+    async def chat(ctx: Context, heard: list[str]) -> list[str]:
+        heard = [*heard, await ctx.receive("next", "chat")]
+        return heard if len(heard) == 3 else ctx.continue_as(heard)
+
+    async with start(App()) as sender:  # nobody runs it yet
+        instance = await sender.invoke(chat, [], id="1")
+        for text in ("one", "two"):
+            await instance.send("chat", text, message_id=text)
+    async with start(app) as engine:
+        instance = engine.get(chat, "1")
+        assert str(await instance.wait()) == "suspended: next"  # in its third life
+        for text in ("one", "two", "three"):  # whoever sent the first had no reply
+            await instance.send("chat", text, message_id=text)
+        assert await instance.result() == ["one", "two", "three"]

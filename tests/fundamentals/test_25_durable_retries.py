@@ -58,6 +58,7 @@ def shop(step: Flaky, retry: RetryPolicy | None = HOURLY) -> App:
     return app
 
 
+@pytest.mark.spec("durable-backoff", "state-queued")
 async def test_an_instance_that_waits_for_an_attempt_is_queued_and_says_so() -> None:
     flaky = Flaky(2)
     async with TestEngine(shop(flaky)) as engine:
@@ -334,6 +335,7 @@ async def test_jitter_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await instance.result() == "charged"
 
 
+@pytest.mark.spec("fails-the-same")
 async def test_a_replay_hands_back_the_failure_without_a_wait() -> None:
     app, flaky, raised = App(), Flaky(9), list[StepFailed]()
 
@@ -356,6 +358,7 @@ async def test_a_replay_hands_back_the_failure_without_a_wait() -> None:
     assert flaky.attempts == [1, 2]
 
 
+@pytest.mark.spec("wait-all-stays")
 async def test_waiting_for_all_does_not_wait_for_it() -> None:
     flaky = Flaky(9)
     async with TestEngine(shop(flaky)) as engine:

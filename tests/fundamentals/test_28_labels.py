@@ -5,6 +5,8 @@ What an application calls its instances by, to find them again: `invoke(labels={
 
 from __future__ import annotations
 
+import pytest
+
 from memable import App, Context, Status
 from tests.fundamentals.starting import Start
 
@@ -21,6 +23,7 @@ def shop() -> App:
     return app
 
 
+@pytest.mark.spec("invoke-labels", "get-metadata")
 async def test_labels_are_part_of_what_is_known_of_an_instance(start: Start) -> None:
     async with start(shop()) as engine:
         instance = await engine.invoke("order", 7, labels={"tenant": "acme", "region": "eu"})
@@ -29,6 +32,7 @@ async def test_labels_are_part_of_what_is_known_of_an_instance(start: Start) -> 
         assert metadata.labels == {"tenant": "acme", "region": "eu"}
 
 
+@pytest.mark.spec("list-labels")
 async def test_instances_are_found_by_their_labels(start: Start) -> None:
     async with start(shop()) as engine:
         for number, (tenant, region) in enumerate([("acme", "eu"), ("acme", "us"), ("zeta", "eu")]):
@@ -45,6 +49,7 @@ async def test_instances_are_found_by_their_labels(start: Start) -> None:
         assert await found() == ["without", "2", "1", "0"]
 
 
+@pytest.mark.spec("list-labels")
 async def test_of_one_status(start: Start) -> None:
     async with start(shop()) as engine:
         for number, amount in enumerate([7, 700, 7, 700]):

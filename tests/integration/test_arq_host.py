@@ -302,6 +302,7 @@ async def test_a_second_signal_ends_the_grace(
             assert await invocation.result(timeout=30) == second.pid
 
 
+@pytest.mark.spec("called-again")
 async def test_sigkill_is_survived_by_another_worker(worker: Started, client: Client, tmp_path: Path) -> None:
     async with worker(MEMABLE_LEASE="1") as first:
         invocation = await client.invoke(hosted.hold, "x")

@@ -57,6 +57,7 @@ async def at_rest_in(engine: Engine) -> None:
 # ── wherever it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("cancel")
 async def test_queued_it_is_never_run(stage: Stage) -> None:
     async def work(ctx: Context) -> None:
         stage.noted.append("run")
@@ -74,6 +75,7 @@ async def test_queued_it_is_never_run(stage: Stage) -> None:
     assert stage.noted == ["run"]
 
 
+@pytest.mark.spec("cancel-running")
 async def test_in_an_async_step_its_worker_cancels_it(stage: Stage) -> None:
     async def work(ctx: Context) -> None:
         await ctx.step("hold", stage.hold)
@@ -114,6 +116,7 @@ async def test_in_a_thread_the_call_goes_on_and_nothing_of_it_is_recorded(stage:
         assert stage.noted == []
 
 
+@pytest.mark.spec("cancel")
 async def test_in_a_back_off_there_is_no_further_attempt(stage: Stage) -> None:
     async def fails() -> None:
         stage.noted.append("attempt")
@@ -192,6 +195,7 @@ async def test_the_second_of_two_cancels_is_fine_and_changes_nothing(stage: Stag
         assert (await instance.wait(20)) == states[0]
 
 
+@pytest.mark.spec("cancel-twice")
 async def test_what_cannot_be_cancelled_is_refused(redis_url: str, namespace: str) -> None:
     async with Client(redis_url, namespace=namespace) as client:
         with pytest.raises(InstanceNotFound, match="work/none"):

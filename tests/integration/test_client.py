@@ -17,6 +17,7 @@ from memable.codec import Codec, to_json
 from memable.embedded import TemporaryServer
 from tests.hand_worker import HandWorker, point
 from tests.integration.applications import APPROVAL, Order, Receipt, anything, app, maybe, order, ping
+from tests.proxy import Proxy
 
 PLAIN = {"id": "42", "amount": 9.5}
 
@@ -45,6 +46,7 @@ async def number_of_keys(worker: HandWorker) -> int:
 
 
 class TestConnecting:
+    @pytest.mark.spec("connect")
     async def test_awaited_or_entered_it_is_the_same_client(self, redis_url: str, namespace: str) -> None:
         client = await memable.connect(redis_url, app=app, namespace=namespace)
         try:
@@ -117,6 +119,7 @@ class TestConnecting:
 
 
 class TestInvoke:
+    @pytest.mark.spec("invoke", "invocation")
     async def test_it_makes_an_instance_and_gives_a_handle(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(order, Order(id="42", amount=9.5), id="order-42")
         assert (handle.workflow_name, handle.instance_id, handle.created) == ("order", "order-42", True)
@@ -129,6 +132,7 @@ class TestInvoke:
         assert first.created
         assert second.created
 
+    @pytest.mark.spec("invoke-again")
     async def test_the_same_id_and_input_start_nothing(self, client: Client, worker: HandWorker) -> None:
         await client.invoke(order, Order(id="42", amount=9), id="1")
         again = await client.invoke("order", {"amount": 9.0, "id": "42"}, id="1")
@@ -136,6 +140,7 @@ class TestInvoke:
         await worker.take("order")
         assert await worker.take_if_any("order") is None
 
+    @pytest.mark.spec("invoke-conflict")
     async def test_the_same_id_with_another_input_is_a_conflict(self, client: Client) -> None:
         await client.invoke(order, Order(id="42", amount=9), id="1")
         with pytest.raises(memable.InputConflict, match="order/1 exists already, with another input"):
@@ -145,6 +150,7 @@ class TestInvoke:
         handles = await asyncio.gather(*(client.invoke(ping, id="1") for _ in range(50)))
         assert sum(handle.created for handle in handles) == 1
 
+    @pytest.mark.spec("invoke-mismatch", "nan")
     async def test_an_input_that_does_not_fit_is_refused_before_anything_is_written(
         self, client: Client, worker: HandWorker
     ) -> None:
@@ -165,6 +171,7 @@ class TestInvoke:
             with pytest.raises(memable.PayloadTooLarge, match="the input of anything/1 is 102 bytes"):
                 await client.invoke(anything, "x" * 100, id="1")
 
+    @pytest.mark.spec("invoke-missing")
     async def test_a_missing_input_is_refused(self, client: Client) -> None:
         missing: list[Any] = [order, "order", maybe, anything]
         for workflow in missing:
@@ -177,6 +184,7 @@ class TestInvoke:
         await client.invoke(maybe, None)
         assert (await worker.take("maybe")).claim.input == b"null"
 
+    @pytest.mark.spec("invoke-missing")
     async def test_a_superfluous_input_is_refused_and_none_is_no_input(self, client: Client) -> None:
         with pytest.raises(
             memable.TypeMismatch, match="the input of ping/1: type mismatch: expected no input, found int"
@@ -211,13 +219,16 @@ class TestInvoke:
 
 
 class TestNamesWithoutTypes:
+    @pytest.mark.spec("invoke-unknown")
     async def test_a_name_that_nobody_has_announced_is_not_found(self, stranger: Client) -> None:
         with pytest.raises(memable.WorkflowNotFound, match="'order' is not known in namespace 'test-"):
             await stranger.invoke("order", PLAIN)
 
+    @pytest.mark.spec("invoke-unannounced")
     async def test_a_workflow_object_needs_no_announcement(self, stranger: Client) -> None:
         assert (await stranger.invoke(order, Order(id="42", amount=9.5))).created
 
+    @pytest.mark.spec("invoke-announced")
     async def test_an_announced_name_is_invoked_with_what_its_worker_said(
         self, stranger: Client, worker: HandWorker
     ) -> None:
@@ -255,6 +266,7 @@ class TestNamesWithoutTypes:
 
 
 class TestInvokeMany:
+    @pytest.mark.spec("invoke-many")
     async def test_handles_come_in_order_and_conflicts_in_their_place(self, client: Client) -> None:
         await client.invoke(maybe, 1, id="b")
         await client.invoke(maybe, 7, id="c")
@@ -267,6 +279,13 @@ class TestInvokeMany:
         handles = await client.invoke_many("maybe", range(2500))
         assert len({each.instance_id for each in handles}) == 2500
         assert len((await client.list_instances(maybe, limit=3000)).items) == 2500
+
+    @pytest.mark.spec("invoke-many")
+    async def test_they_travel_together(self, proxy: Proxy, namespace: str) -> None:
+        async with memable.connect(proxy.url, app=app, namespace=namespace) as client:
+            before = len(proxy.requests)
+            await client.invoke_many("maybe", range(100))
+            assert len(proxy.requests) - before < 10
 
     async def test_one_wrong_input_starts_none(self, client: Client, worker: HandWorker) -> None:
         keys = await number_of_keys(worker)
@@ -297,6 +316,7 @@ class TestSignal:
         await run.park(*(points or [point("approval:v1", bool)]))
         return handle
 
+    @pytest.mark.spec("signal")
     async def test_it_completes_the_point_and_queues_the_run(self, client: Client, worker: HandWorker) -> None:
         handle = await self.suspended(client, worker)
         assert str(await handle.wait()) == "suspended: approval:v1"
@@ -322,6 +342,7 @@ class TestSignal:
         await worker.take("order")
         assert await worker.take_if_any("order") is None
 
+    @pytest.mark.spec("signal-id")
     async def test_a_signal_id_seen_before_is_success_without_a_second_effect(
         self, client: Client, worker: HandWorker
     ) -> None:
@@ -446,6 +467,7 @@ class TestLooking:
         assert failed.started_at <= failed.completed_at
         assert failed.completed_at.tzinfo is UTC
 
+    @pytest.mark.spec("steps")
     async def test_steps_come_as_they_were_started(self, client: Client, worker: HandWorker) -> None:
         with pytest.raises(memable.InstanceNotFound):
             await client.steps(order, "1")
@@ -482,6 +504,7 @@ class TestResults:
         with pytest.raises(memable.TypeMismatch, match="the result of order/1"):
             await handle.result()
 
+    @pytest.mark.spec("result-raises")
     async def test_a_failure_has_its_type_message_and_step(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(order, Order(id="42", amount=9.5), id="1")
         waiting = asyncio.create_task(handle.result())

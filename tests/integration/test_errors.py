@@ -118,6 +118,7 @@ def provokes(error: type[MemableError], text: str, **fields: Any) -> Callable[[P
 
 
 @pytest.mark.parametrize(("error", "text", "fields", "provoke"), PROVOCATIONS)
+@pytest.mark.spec("errors", "errors-name", "errors-words")
 async def test_it_is_raised_with_its_text(
     redis_url: str, namespace: str, error: type[MemableError], text: str, fields: dict[str, Any], provoke: Provoke
 ) -> None:
@@ -699,6 +700,7 @@ async def test_a_wrong_url_is_told_at_once_in_one_line(url: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.spec("errors-redis")
 async def test_redis_errors_never_reach_a_caller(
     server: TemporaryServer, monkeypatch: pytest.MonkeyPatch, namespace: str
 ) -> None:
@@ -750,6 +752,7 @@ CLASSES: dict[str, type[MemableError]] = {
 }
 
 
+@pytest.mark.spec("errors")
 def test_the_contract_the_classes_and_the_public_names_agree() -> None:
     assert set(CLASSES) == {*CONTRACT.split(), *ADDED.split()}
     assert set(CLASSES) <= set(memable.__all__)
@@ -767,6 +770,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     assert sorted(drawn) == sorted(CLASSES)
 
 
+@pytest.mark.spec("errors")
 def test_every_error_is_provoked() -> None:
     provoked = {provocation.values[0] for provocation in PROVOCATIONS}
     assert provoked | NOT_YET == set(CLASSES.values())

@@ -53,6 +53,7 @@ async def all_pages(client: Client, limit: int, **filters: Any) -> list[str]:
         cursor = page.cursor
 
 
+@pytest.mark.spec("list-instances")
 async def test_newest_come_first_page_by_page(client: Client) -> None:
     made = await invoked(client, 25)
     for limit in (1, 2, 7, 24, 25, 26, 100):
@@ -69,6 +70,7 @@ async def test_a_page_has_the_facts(client: Client, worker: HandWorker) -> None:
     assert item.error == "ValueError: no"
 
 
+@pytest.mark.spec("list-unknown")
 async def test_an_unknown_workflow_is_an_empty_page(client: Client) -> None:
     await invoked(client, 1)
     for page in (await client.list_instances("nobody-knows-it"), await client.list_instances(order)):
@@ -158,6 +160,7 @@ async def test_what_is_started_meanwhile_does_not_shift_the_pages(client: Client
     assert names((await client.list_instances(limit=10, cursor=page.cursor)).items) == made[4:]
 
 
+@pytest.mark.spec("list-cost")
 async def test_a_page_costs_the_same_among_many(
     client: Client, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

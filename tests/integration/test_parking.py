@@ -84,6 +84,7 @@ async def test_gathered_waits_and_steps_park_once_the_step_is_done(stage: Stage)
 
 
 @pytest.mark.parametrize("depth", [1, 5, 20, 200])
+@pytest.mark.spec("concurrency", "in-flight")
 async def test_a_step_at_the_end_of_nested_gathers_is_reached_before_the_run_parks(stage: Stage, depth: int) -> None:
     async def nested(ctx: Context) -> list[Any]:
         async def deep(level: int) -> Any:
@@ -128,6 +129,7 @@ async def test_a_task_group_with_a_wait_for_inside(stage: Stage) -> None:
     assert await play(stage, grouped, ("q", 1), ("p", 2)) == ([2, 1], [2, 2, 2])
 
 
+@pytest.mark.spec("asyncio-wait")
 async def test_the_first_of_two_by_asyncio_wait(stage: Stage) -> None:
     async def first(ctx: Context) -> list[Any]:
         p, q = (asyncio.ensure_future(ctx.suspend(key)) for key in "pq")
@@ -140,6 +142,7 @@ async def test_the_first_of_two_by_asyncio_wait(stage: Stage) -> None:
     assert await play(stage, first, ("q", 7)) == ([7], [0, 1])
 
 
+@pytest.mark.spec("no-swallowing", "finally")
 async def test_except_exception_around_a_wait_is_never_entered_and_finally_makes_no_durable_call(stage: Stage) -> None:
     swallowed: list[str] = []
 
@@ -246,6 +249,7 @@ async def test_a_short_foreign_wait_is_waited_for(stage: Stage, how: str, caplog
     assert not caplog.records
 
 
+@pytest.mark.spec("foreign-waits")
 async def test_a_long_foreign_wait_is_dropped_with_a_warning_that_names_it(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -461,6 +465,7 @@ async def test_a_timer_fires_while_a_step_is_in_flight(stage: Stage) -> None:
     assert await play(stage, busy) == ("both", [0])
 
 
+@pytest.mark.spec("cancelled-wait")
 async def test_a_wait_that_the_author_cancels_closes_its_point_and_may_be_opened_again(stage: Stage) -> None:
     from memable import SignalRejected
 

@@ -56,6 +56,7 @@ class Watched:
 
 
 class TestSubscribe:
+    @pytest.mark.spec("subscribe", "invocation")
     async def test_states_come_in_order_and_end_with_the_terminal_one(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(ping, id="1")
         watched = Watched(handle.states())
@@ -79,6 +80,7 @@ class TestSubscribe:
         assert watched.seen[3].key == "go"
         assert shown([state async for state in client.subscribe("ping", "1")]) == ["completed: half-way"]
 
+    @pytest.mark.spec("state")
     async def test_the_first_of_several_points_is_the_key(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(ping, id="1")
         watched = Watched(handle.states())
@@ -92,6 +94,7 @@ class TestSubscribe:
         with pytest.raises(memable.InstanceNotFound):
             await anext(aiter(client.subscribe(ping, "1")))
 
+    @pytest.mark.spec("subscribe-reconnect")
     async def test_it_survives_the_loss_of_its_connection(self, server: TemporaryServer, namespace: str) -> None:
         async with (
             HandWorker(server.url, namespace) as worker,
@@ -124,6 +127,7 @@ class TestSubscribe:
                     "completed: round 2",
                 ]
 
+    @pytest.mark.spec("subscribe-reconnect")
     async def test_it_survives_a_crash_of_the_server(
         self, server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -148,6 +152,7 @@ class TestSubscribe:
             await watched.task
             assert shown(watched.seen)[-1] == "completed"
 
+    @pytest.mark.spec("subscribe")
     async def test_a_state_that_redis_has_lost_is_not_shown_again(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(ping, id="1")
         watched = Watched(handle.states())
@@ -192,6 +197,7 @@ class TestWait:
         await (await worker.take("ping")).fail("ValueError", "no")
         assert str(await waiting) == "failed: ValueError: no"
 
+    @pytest.mark.spec("result-timeout")
     async def test_a_timeout_leaves_the_instance_alone(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(ping, id="1")
         for timeout in (0, 0.01):

@@ -223,6 +223,7 @@ Reach = Callable[[Stage], Awaitable[InstanceKeys]]
 
 
 @pytest.mark.parametrize("reach", LIVE)
+@pytest.mark.spec("cancel")
 async def test_a_cancel_ends_an_instance_wherever_it_is(stage: Stage, reach: Reach) -> None:
     keys = await reach(stage)
     state = await stage.cancel(keys, "no more")
@@ -370,6 +371,7 @@ async def test_a_signal_to_what_has_expired_is_refused(stage: Stage) -> None:
 # ── record and set_status ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("recorded-once")
 async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
     held = await stage.run()
     assert await stage.store.record(held, "charge", STEP, 250.4) is None

@@ -117,6 +117,7 @@ async def test_a_key_without_a_record_changes_nothing(stage: Stage) -> None:
     assert await stage.check() == before
 
 
+@pytest.mark.spec("resume-joined", "resume-busy")
 async def test_a_live_instance_is_joined_unless_there_is_something_to_rerun(stage: Stage) -> None:
     keys = await stage.invoke()
     for status in (Status.QUEUED, Status.RUNNING):

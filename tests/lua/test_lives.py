@@ -18,6 +18,7 @@ from tests.lua.stage import BROKEN, LONG_MS, STEP, YES, Stage, approval, timer
 NO = Payload("bool", "boolean", b"false")
 
 
+@pytest.mark.spec("continue-as-atomic")
 async def test_the_next_life_has_its_own_token_and_input_and_nothing_of_what_the_one_before_did(stage: Stage) -> None:
     held = await stage.run()
     before = await stage.fields(held.keys)
@@ -187,6 +188,7 @@ async def test_of_very_many_the_latest_are_remembered(stage: Stage) -> None:
         await stage.store.signal(held.keys, "p7", "life 0", YES)
 
 
+@pytest.mark.spec("continue-as-signals")
 async def test_a_signal_that_nobody_has_read_is_kept_for_the_next_life(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.signal(held.keys, "approval", "s", YES, keeps=True)

@@ -166,6 +166,7 @@ async def test_a_point_withdrawn_by_the_park_that_was_completed_keeps_its_record
 # ── signal ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("signal")
 async def test_a_signal_queues_a_suspended_instance(stage: Stage) -> None:
     held = await stage.parked(approval(after_ms=1e9), approval("other"))
     await stage.store.signal(held.keys, "approval", "s1", YES)

@@ -331,6 +331,7 @@ def check_exact(typed: TypeCodec, value: object) -> Any:
     ],
     ids=repr,
 )  # fmt: skip
+@pytest.mark.spec("typed-values")
 def test_a_typed_value_comes_back_equal_and_of_its_type(codec: Codec, tp: object, value: Any) -> None:
     live = check_exact(codec.of(tp), value)
     assert live == value or isinstance(value, datetime)
@@ -411,6 +412,7 @@ def test_what_is_accepted_for_a_type_is_handed_back_as_that_type_live_too(
     ],
     ids=lambda each: repr(each).split(" at 0x")[0],  # an address is another in each process of pytest-xdist
 )  # fmt: skip
+@pytest.mark.spec("strict-scalars")
 def test_a_value_of_another_type_is_a_type_mismatch(
     codec: Codec, tp: object, value: object, expected: str, found: str
 ) -> None:
@@ -583,6 +585,7 @@ def test_lone_surrogates_are_refused_cleanly(codec: Codec, tp: object) -> None:
             codec.of(tp).encode(value, SUBJECT)
 
 
+@pytest.mark.spec("integers")
 def test_an_integer_too_long_for_python_to_print_is_refused(codec: Codec) -> None:
     for tp in (UNTYPED, int, list[int]):
         with pytest.raises(SerializationError) as caught:

@@ -18,18 +18,21 @@ from memable.retry import RetryPolicy, to_seconds
 TIMED_OUT = StepTimeout("step 'a' of w/1", key="a", attempts=1, error_type="TimeoutError", error_message="1 s")
 
 
+@pytest.mark.spec("retry-exponential")
 def test_an_exponential_wait_doubles_up_to_its_cap() -> None:
     policy = RetryPolicy.exponential(10, base=1.0)
     assert [policy.delay_for(attempt) for attempt in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert RetryPolicy.exponential(3, base=0.5, max_delay=1.5).delay_for(2) == 1.5
 
 
+@pytest.mark.spec("retry-fixed")
 def test_a_fixed_wait_stays_the_same() -> None:
     policy = RetryPolicy.fixed(2, 60)
     assert [policy.delay_for(attempt) for attempt in (0, 1, 5000)] == [60, 60, 60]
     assert policy.max_retries == 2
 
 
+@pytest.mark.spec("durations")
 def test_durations_are_seconds_or_timedeltas() -> None:
     assert RetryPolicy.fixed(1, timedelta(minutes=1)) == RetryPolicy.fixed(1, 60)
     one = RetryPolicy.exponential(1, timedelta(seconds=1), max_delay=timedelta(seconds=2))
@@ -43,6 +46,7 @@ def test_a_large_attempt_number_reaches_the_cap_and_no_wait_stays_none(attempt: 
     assert RetryPolicy.exponential(1, base=30).delay_for(attempt) == 30
 
 
+@pytest.mark.spec("retry-with")
 def test_with_gives_a_changed_copy() -> None:
     policy = RetryPolicy.exponential(5, 1)
     changed = policy.with_max_delay(3).with_jitter(0.5)
@@ -60,6 +64,7 @@ def test_jitter_lengthens_and_shortens_by_its_share_at_most_and_never_passes_the
     assert exact * (1 - jitter) - 1e-9 <= policy.jittered_delay_s(attempt) <= min(30.0, exact * (1 + jitter) + 1e-9)
 
 
+@pytest.mark.spec("retry-with")
 def test_jitter_goes_both_ways_for_a_fixed_wait_too() -> None:
     policy = RetryPolicy.fixed(3, 10).with_jitter(0.5)
     delays = [policy.jittered_delay_s(0) for _ in range(200)]
@@ -77,6 +82,7 @@ def test_jitter_goes_both_ways_for_a_fixed_wait_too() -> None:
     ],
     ids=repr,
 )  # fmt: skip
+@pytest.mark.spec("retryable")
 def test_any_exception_is_retried_unless_it_is_permanent_a_timeout_or_no_exception(
     error: BaseException, expected: bool
 ) -> None:
@@ -84,6 +90,7 @@ def test_any_exception_is_retried_unless_it_is_permanent_a_timeout_or_no_excepti
     assert RetryPolicy.fixed(1, 0, retry_on=BaseException).allows(error) is expected
 
 
+@pytest.mark.spec("retry-on")
 def test_retry_on_and_never_on_choose() -> None:
     policy = RetryPolicy.fixed(1, 0, retry_on=(OSError, ValueError), never_on=FileNotFoundError)
     assert policy.allows(ConnectionError())

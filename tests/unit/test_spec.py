@@ -9,6 +9,16 @@ import sys
 from tests.markdown import ROOT
 from tests.spec import PAGE, STATEMENTS, page
 
+PENDING = {
+    # on their way to main: ctx.first, call and fan_out, deadline
+    *("first", "first-recorded", "first-signal", "first-buffered", "first-timer", "first-step", "first-child"),
+    *("call", "fan-out", "fan-out-workers", "fan-out-concurrency", "fan-out-fail-fast", "fan-out-failures"),
+    *("deadline", "continue-as-children", "continue-as-deadline"),
+    # nobody has said what it is
+    "codec",
+}
+"""Statements without a test, for a reason."""
+
 
 def test_every_statement_is_shown_by_a_test_and_the_page_says_by_which() -> None:
     # in a process of its own: pytest cannot collect inside pytest
@@ -16,6 +26,6 @@ def test_every_statement_is_shown_by_a_test_and_the_page_says_by_which() -> None
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     tests = {name: set(each) for name, each in json.loads(done.stdout).items()}
-    assert tests.keys() <= STATEMENTS.keys(), "a test names a statement that there is not"
-    assert tests.keys() == STATEMENTS.keys(), "no test shows it: " + ", ".join(STATEMENTS.keys() - tests.keys())
-    assert PAGE.read_text("utf-8") == page(tests), "run `python -m tests.spec`"
+    assert not tests.keys() - STATEMENTS.keys(), "a test names a statement that tests/spec.toml has not"
+    assert STATEMENTS.keys() - tests.keys() == PENDING, "no test is marked with these, or PENDING is out of date"
+    assert PAGE.read_text("utf-8") == page(tests), "docs/spec-coverage.md is out of date: run `python -m tests.spec`"

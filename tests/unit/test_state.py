@@ -46,11 +46,13 @@ from memable.state import Page, Status, StepKind, StepState, WorkflowMetadata, W
         (WorkflowState(Status.CANCELLED, "too late"), "cancelled: too late"),
     ],
 )  # fmt: skip
+@pytest.mark.spec("state-queued", "state-running", "state-suspended", "state-ended")
 def test_a_state_reads_as_one_line(state: WorkflowState, text: str) -> None:
     assert str(state) == text
     assert f"{state}" == text
 
 
+@pytest.mark.spec("state")
 def test_terminal_is_over_and_at_rest_waits_for_somebody() -> None:
     terminal = {Status.COMPLETED, Status.FAILED, Status.CANCELLED}
     for status in Status:
@@ -59,12 +61,14 @@ def test_terminal_is_over_and_at_rest_waits_for_somebody() -> None:
         assert state.is_at_rest is status.is_at_rest is (status in terminal | {Status.SUSPENDED})
 
 
+@pytest.mark.spec("status", "step-kinds-and-states")
 def test_the_enums_are_their_words() -> None:
     assert [str(each) for each in Status] == ["queued", "running", "suspended", "completed", "failed", "cancelled"]
     assert [str(each) for each in StepKind] == ["step", "signal", "timer", "message", "child", "choice"]
     assert [str(each) for each in StepState] == ["completed", "failed", "suspended", "retrying"]
 
 
+@pytest.mark.spec("state")
 def test_records_are_frozen_and_share_nothing() -> None:
     now, state = datetime.now(UTC), WorkflowState(Status.QUEUED)
     first, second = (
@@ -111,6 +115,7 @@ FIELDS: dict[str, Any] = {"key": "charge:v1", "attempts": 3, "error_type": "Valu
 @pytest.mark.parametrize(
     ("kind", "words"), [(StepFailed, "failed on call 3"), (RetriesExhausted, "3 attempts"), (StepTimeout, "timed out")]
 )
+@pytest.mark.spec("step-failed", "errors-words")
 def test_a_steps_failure_has_all_its_fields_in_its_text(kind: type[StepFailed], words: str) -> None:
     error = kind("step 'charge:v1' of order/42", **FIELDS)
     assert {name: getattr(error, name) for name in FIELDS} == FIELDS
@@ -119,6 +124,7 @@ def test_a_steps_failure_has_all_its_fields_in_its_text(kind: type[StepFailed], 
     assert ("attempts" in str(error)) is (kind is RetriesExhausted)
 
 
+@pytest.mark.spec("errors")
 def test_every_error_derives_from_the_base_and_is_in_the_tree_at_the_top() -> None:
     tree = memable.errors.__doc__ or ""
     for name, each in vars(memable.errors).items():
