@@ -77,11 +77,13 @@ def warehouse(packed: list[int] | None = None, broken: Sequence[int] = ()) -> Ap
 # ── one child ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("call")
 async def test_a_call_hands_back_what_the_child_returned_with_its_type(start: Start) -> None:
     async with start(warehouse()) as engine:
         assert await (await engine.invoke("ship", 7)).result() == "shipped parcel 7"
 
 
+@pytest.mark.spec("child-ids")
 async def test_a_child_is_an_instance_that_names_its_parent(start: Start) -> None:
     async with start(warehouse()) as engine:
         parent = await engine.invoke("ship", 7, id="order-7")
@@ -102,6 +104,7 @@ async def test_children_can_be_left_out_of_a_listing(start: Start) -> None:
         assert (await engine.list_instances("pack", children=False)).items == []
 
 
+@pytest.mark.spec("call")
 async def test_a_parent_is_suspended_while_its_child_is_at_work(start: Start) -> None:
     app = App()
 
@@ -260,10 +263,28 @@ async def test_a_replay_starts_no_child_again(start: Start) -> None:
 # ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("fan-out")
 async def test_a_fan_out_hands_back_the_results_in_the_order_of_its_items(start: Start) -> None:
     async with start(warehouse()) as engine:
         labels = await (await engine.invoke("ship_all", 12)).result()
         assert labels == [Label(text=f"parcel {number}") for number in range(12)]
+
+
+@pytest.mark.spec("fan-out", "fan-out-workers")
+async def test_children_are_spread_over_all_workers_and_their_parent_takes_no_slot_meanwhile(start: Start) -> None:
+    app, all_here = App(), asyncio.Barrier(4)
+
+    @app.workflow("meets")
+    async def meets(ctx: Context, number: int) -> int:
+        await ctx.step("meet", all_here.wait)  # nobody passes until four have reached it
+        return number
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[int]:
+        return await ctx.fan_out("meet:v1", range(4), meets)
+
+    async with start(app, concurrency=2) as engine, start(app, concurrency=2):
+        assert await (await engine.invoke(parent)).result() == [0, 1, 2, 3]
 
 
 async def test_a_fan_out_over_nothing_is_an_empty_list(start: Start) -> None:
@@ -271,6 +292,7 @@ async def test_a_fan_out_over_nothing_is_an_empty_list(start: Start) -> None:
         assert await (await engine.invoke("ship_all", 0)).result() == []
 
 
+@pytest.mark.spec("fan-out-failures")
 async def test_failures_can_stand_in_the_list_instead(start: Start) -> None:
     async with start(warehouse(broken=[1, 3])) as engine:
         found = await (await engine.invoke("try_all", 4)).result()
@@ -283,6 +305,7 @@ async def test_failures_can_stand_in_the_list_instead(start: Start) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 5])
+@pytest.mark.spec("fan-out-concurrency")
 async def test_no_more_live_at_a_time_than_concurrency_says(start: Start, concurrency: int) -> None:
     app, alive, most = App(), 0, list[int]()
 
