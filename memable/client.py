@@ -15,6 +15,7 @@ from memable.connection import Endpoint, ScriptConnection
 from memable.definitions import AnyWorkflow, Definitions, name_of
 from memable.entering import enter
 from memable.errors import InputConflict, NotStarted, presentable
+from memable.forking import finished_before, name_of_fork
 from memable.inputs import encode_payload
 from memable.invocation import Invocation
 from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
@@ -427,6 +428,49 @@ class Client:
         store = self._require_started().store
         await store.resume(keys, new_token(), list(dropped), parent=await store.parent_of(keys))
         return self._handle(workflow, id)
+
+    @overload
+    async def fork(
+        self,
+        workflow: Workflow[Any, O],
+        id: str,
+        *,
+        before: SuspendPoint[Any] | str | None = None,
+        new_id: str | None = None,
+    ) -> Invocation[O]: ...
+    @overload
+    async def fork(
+        self, workflow: str, id: str, *, before: SuspendPoint[Any] | str | None = None, new_id: str | None = None
+    ) -> Invocation[Any]: ...
+
+    async def fork(
+        self,
+        workflow: AnyWorkflow,
+        id: str,
+        *,
+        before: SuspendPoint[Any] | str | None = None,
+        new_id: str | None = None,
+    ) -> Invocation[Any]:
+        """Start a new instance with the input and the labels of another, and with what that has recorded.
+
+        It takes the records of finished steps and waits, in the order of `steps`: those that were started before the
+        one under the key `before`, or all of them. The other instance may be in any state, and is left as it is. The
+        new one has a life of its own: steps that it calls have other idempotency keys. Signals and messages that nobody
+        has read are not taken.
+
+        With a `new_id` the call can be repeated: the same fork is the same instance, and `created` is false.
+        `InputConflict` if that id belongs to another instance; `InstanceNotFound`; `RecordNotFound` if there is no
+        record under `before`; `InvalidKey`, `StorageError`, `NotStarted`.
+        """
+        until = None if before is None else check_existing_key("key to fork before", key_of(before))
+        chosen = new_token() if new_id is None else check_name("instance id", new_id)
+        keys = self._find(workflow, id)
+        store = self._require_started().store
+        origin = await store.copy(keys)
+        copied = finished_before(origin, keys, until)
+        fork = store.keys.of(keys.workflow, chosen)
+        created = await store.fork(fork, new_token(), origin, name_of_fork(origin, keys, until), copied)
+        return self._handle(workflow, chosen, created=created)
 
     async def delete(self, workflow: AnyWorkflow, id: str) -> None:
         """Forget an instance that has ended, now: its result, its steps, its place in listings. The id is free again.

@@ -119,11 +119,11 @@ class InvalidLabel(MemableError, ValueError):
 
 
 class InputConflict(MemableError):
-    """The id belongs to an instance that was invoked with another input."""
+    """The id belongs to another instance: one that was invoked with another input, or is not the fork asked for."""
 
-    def __init__(self, workflow: str, instance_id: str) -> None:
-        super().__init__(f"instance {workflow}/{instance_id} exists already, with another input: choose another id")
-        self.workflow, self.instance_id = workflow, instance_id
+    def __init__(self, workflow: str, instance_id: str, found: str = "with another input") -> None:
+        super().__init__(f"instance {workflow}/{instance_id} exists already, {found}: choose another id")
+        self.workflow, self.instance_id, self.found = workflow, instance_id, found
 
 
 class InputMissing(MemableError):

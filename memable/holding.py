@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from memable import lua
 from memable.annotations import ALL_JSON_TYPES
 from memable.journal import Draft, late
 from memable.keys import InstanceKeys
+from memable.labels import Labels
 from memable.state import Status, StepKind
 
 
@@ -192,3 +193,25 @@ class NextLife(NamedTuple):
     life: str
     """Its token."""
     input: bytes
+
+
+class Origin(NamedTuple):
+    """What a fork begins with, as it stood in the other instance at one moment."""
+
+    life: str
+    input: bytes
+    labels: Labels
+    steps: Mapping[str, bytes]
+    """All fields: records by their keys, and what scripts know of them."""
+    family: Mapping[str, bytes]
+    """All fields: how its children ended, by key and number."""
+
+
+class Copied(NamedTuple):
+    """What a fork takes of its origin."""
+
+    steps: Mapping[str, bytes]
+    family: Mapping[str, bytes]
+
+    def words(self) -> list[lua.Argument]:
+        return [word for fields in self for field in fields.items() for word in field]

@@ -15,7 +15,8 @@ One of `ctx.map` has the digest of its item before the times: `"item":"…"`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -129,10 +130,15 @@ class Record:
         self._facts: dict[str, Any] = from_json(head + b"}" if found else raw)
 
     @property
-    def completed_ms(self) -> int | None:
+    def completed_ms(self) -> float | None:
         """`None` while it is open."""
-        took_ms = self._facts.get("took_ms")
-        return None if took_ms is None else int(self._facts["started_ms"] + took_ms)
+        took_ms: float | None = self._facts.get("took_ms")
+        return None if took_ms is None else self._facts["started_ms"] + took_ms
+
+    @property
+    def started_ms(self) -> float | None:
+        started_ms: float | None = self._facts.get("started_ms")
+        return started_ms
 
     @property
     def kind(self) -> StepKind:
@@ -198,6 +204,18 @@ class Record:
             started_at=to_datetime(self._facts.get("started_ms")),
             completed_at=to_datetime(self.completed_ms),
         )
+
+
+def in_order(fields: Mapping[str, bytes]) -> list[tuple[str, Record]]:
+    """The records among the fields of a steps hash, in the order in which they were started."""
+    records = [(key, Record(raw)) for key, raw in fields.items() if not key.startswith(INTERNAL_PREFIX)]
+    return sorted(records, key=_place)
+
+
+def _place(each: tuple[str, Record]) -> tuple[float, float, str]:
+    key, record = each
+    completed_ms = record.completed_ms
+    return record.started_ms or math.inf, math.inf if completed_ms is None else completed_ms, key
 
 
 def pairs(flat: list[bytes]) -> dict[bytes, bytes]:

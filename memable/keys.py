@@ -34,8 +34,9 @@ channel), `rested_by` (the lease of the run that ended last), `resumed_by`, `can
 resumes and cancels, one a line; `+` behind one that ended it), `turn`, `said` (numbers of its run's last call that
 opened or withdrew points, and of its last `set_status`), `news` (signals and timers that came while it ran),
 `failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
-`alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line), `created_us`,
-`started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
+`alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line),
+`forked_from` (id and life of the instance whose records it began with, and the key before which they were cut, one a
+line), `created_us`, `started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.
@@ -48,8 +49,9 @@ of the one that failed first); and `_living` (of all keys), `_resumed` (the toke
 that failed before are resumed by it), `_rerun:KEY` (that of the last with this key in `rerun`: all of them are).
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
-`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id) and `_retry:KEY` (how often a
-step was called that is to be called again, and the start of the first call in ms).
+`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id; or `choice` and the key of the
+`first` in which it has lost) and `_retry:KEY` (how often a step was called that is to be called again, and the start of
+the first call in ms).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
 one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each
@@ -97,6 +99,12 @@ BEREFT = "bereft"
 
 INTERNAL_PREFIX = "_"
 """Starts the fields of a steps hash that belong to scripts, and keys that authors may not choose."""
+
+COMPLETED_BY = "_by:"
+"""In a steps hash, before the key of a point: what completed it."""
+
+LOST_TO = b"choice "
+"""Stands there for a point that lost in a `first`, before that one's key."""
 
 _MAX_LENGTH = 200
 _FORBIDDEN = re.compile(r"[/~\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

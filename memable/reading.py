@@ -12,7 +12,7 @@ from memable import announcement
 from memable.announcement import Announcement
 from memable.codec import from_json
 from memable.errors import InstanceNotFound
-from memable.journal import Record, pairs, to_datetime
+from memable.journal import in_order, pairs, to_datetime
 from memable.keys import INTERNAL_PREFIX, InstanceKeys, split_instance_name
 from memable.labels import Labels, parse_lines
 from memable.state import Status, StepRecord, WorkflowMetadata, WorkflowState
@@ -151,10 +151,8 @@ class Reader:
         )
         if not exists:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        records = [
-            Record(raw).shown(field.decode()) for field, raw in pairs(fields).items() if not field.startswith(_INTERNAL)
-        ]
-        return sorted(records, key=lambda each: (each.started_at or _NEVER, each.completed_at or _NEVER, each.key))
+        steps = {field.decode(): raw for field, raw in pairs(fields).items()}
+        return [record.shown(key) for key, record in in_order(steps)]
 
     async def announced(self, name: str) -> Announcement | None:
         """What a worker has announced of workflow `name`, if any has."""

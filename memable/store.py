@@ -11,7 +11,7 @@ import base64
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from memable import lua
 from memable.calls import AnyScript, Script
@@ -26,10 +26,23 @@ from memable.errors import (
     StorageError,
     TypeMismatch,
 )
-from memable.holding import AnyPoint, Claim, Held, HistoryLost, LeaseLost, Member, NextLife, Outcome, Payload, lines
+from memable.holding import (
+    AnyPoint,
+    Claim,
+    Copied,
+    Held,
+    HistoryLost,
+    LeaseLost,
+    Member,
+    NextLife,
+    Origin,
+    Outcome,
+    Payload,
+    lines,
+)
 from memable.journal import FIRED, KINDS_WITH_DEADLINE, Draft, Record, late, pairs
 from memable.keys import LAYOUT, InstanceKeys, Keys, Partition, is_child, split_instance_name
-from memable.labels import NO_LABELS, Labels, lines_of
+from memable.labels import NO_LABELS, Labels, lines_of, parse_lines
 from memable.lua import Answer
 from memable.moments import NOW, Due
 from memable.state import Status, StepKind, WorkflowState
@@ -56,6 +69,10 @@ def new_token() -> str:
     return base64.b64encode(os.urandom(12), altchars=b"xy").decode()
 
 
+NOTHING_COPIED: Final = Copied({}, {})
+"""What an instance begins with that is no fork."""
+
+
 class Lead(NamedTuple):
     """Who leads a partition; times of Redis."""
 
@@ -75,7 +92,7 @@ _CANCEL = lua.later("cancel")
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "delete", "unlabel"))
 _CHOOSE = lua.later("choose")
-_CONTINUE_AS = lua.later("continue_as")
+_CONTINUE_AS, _COPY = map(lua.later, ("continue_as", "copy"))
 _SETTLE = lua.later("settle")
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
@@ -204,6 +221,28 @@ class Store:
         """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
         return _is_new(keys, input, await self._invoke(keys, life, input, due, labels))
 
+    async def copy(self, keys: InstanceKeys) -> Origin:
+        """What a fork of the instance begins with; `InstanceNotFound`."""
+        answer, *found = await self.connection.call(
+            _COPY, _COPY.bind(instance=keys.instance, steps=keys.steps, family=keys.family)
+        )
+        if answer < 0:
+            raise _refuse(answer, keys)
+        life, input, labels, *hashes = found
+        lines = labels.decode().split("\n") if labels else []
+        steps, family = ({field.decode(): value for field, value in pairs(each).items()} for each in hashes)
+        return Origin(life.decode(), input, parse_lines(lines), steps, family)
+
+    async def fork(self, keys: InstanceKeys, life: str, origin: Origin, forked_from: str, copied: Copied) -> bool:
+        """Make an instance that begins with what was copied; whether it is new. `InputConflict` if there is another.
+
+        It is the same if it was made with the same `forked_from`.
+        """
+        (answer,) = await self._invoke(keys, life, origin.input, NOW, origin.labels, forked_from, copied)
+        if answer == Answer.CONFLICT:
+            raise InputConflict(keys.workflow, keys.instance_id, found="and is not this fork")
+        return bool(answer == Answer.DONE)
+
     async def invoke_many(
         self, instances: Sequence[tuple[InstanceKeys, str, bytes]], labels: Labels = NO_LABELS
     ) -> list[bool | InputConflict]:
@@ -222,7 +261,14 @@ class Store:
         return answers
 
     def _invoke(
-        self, keys: InstanceKeys, life: str, input: bytes, due: Due, labels: Labels
+        self,
+        keys: InstanceKeys,
+        life: str,
+        input: bytes,
+        due: Due,
+        labels: Labels,
+        forked_from: str = "",
+        copied: Copied = NOTHING_COPIED,
     ) -> asyncio.Future[list[Any]]:
         after_ms, at_ms = due.arguments()
         lines = lines_of(labels) if labels else ()
@@ -247,6 +293,9 @@ class Store:
             after_ms=after_ms,
             at_ms=at_ms,
             wake=keys.partition.wake,
+            forked_from=forked_from,
+            record_words=2 * len(copied.steps),
+            records_and_ends=copied.words() if copied is not NOTHING_COPIED else (),
         )
         return self.connection.call(_with_keys(_INVOKE, _INVOKE.key_count - 1 + len(lines)), arguments)
 
@@ -496,7 +545,7 @@ class Store:
             "key": key,
             "head": draft.head,
             "tail": draft.tail,
-            "elapsed_ms": round(elapsed_ms),
+            "elapsed_ms": int(elapsed_ms),
         }
 
     @staticmethod
@@ -526,7 +575,7 @@ class Store:
                 key=key,
                 members=lines(members),
                 chosen=chosen,
-                elapsed_ms=round(elapsed_ms),
+                elapsed_ms=int(elapsed_ms),
             ),
         )
         if answer < 0:

@@ -1,4 +1,4 @@
-"""`memable invoke`, `signal`, `resume` and `cancel`: what starts instances, moves them on and ends them."""
+"""`memable invoke`, `signal`, `resume`, `fork`, `cancel`, `delete`: what starts instances and what becomes of them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ def invoke(
         if target.as_json:
             print_json({**instance_document(known), "created": invocation.created, "output": output})
         else:
-            origin = "" if invocation.created else " (was there already)"
-            click.echo(one_line(f"{known.workflow}/{known.instance_id}{origin} {known.state}"))
+            click.echo(_started(invocation, known))
             if wait and known.status is Status.COMPLETED:
                 click.echo(json.dumps(output, ensure_ascii=False, indent=2))
         return INSTANCE_FAILED if has_failed else FINE
@@ -120,6 +119,27 @@ def resume(target: Target, *, workflow: str, id: str, rerun: tuple[str, ...]) ->
     return target.run(act)
 
 
+@click.command(short_help="Start an instance with what another has recorded.")
+@click.argument("workflow")
+@click.argument("id")
+@click.option("--before", metavar="KEY", help="Take what was started before this. [default: all that is finished]")
+@click.option("--new-id", metavar="ID", help="The new instance's id: the same call again starts nothing.")
+@takes_target
+def fork(target: Target, *, workflow: str, id: str, before: str | None, new_id: str | None) -> int:
+    """Start a new instance with the input of another, and with the finished steps that it has recorded."""
+
+    async def act(client: Client) -> int:
+        invocation = await client.fork(workflow, id, before=before, new_id=new_id)
+        known = await _metadata(invocation)
+        if target.as_json:
+            print_json({**instance_document(known), "created": invocation.created})
+        else:
+            click.echo(_started(invocation, known))
+        return FINE
+
+    return target.run(act)
+
+
 @click.command(short_help="Forget an instance that has ended.")
 @click.argument("workflow")
 @click.argument("id")
@@ -159,6 +179,11 @@ def cancel(target: Target, *, workflow: str, id: str, reason: str | None) -> int
         return FINE
 
     return target.run(act)
+
+
+def _started(invocation: Invocation[Any], known: WorkflowMetadata) -> str:
+    origin = "" if invocation.created else " (was there already)"
+    return one_line(f"{known.workflow}/{known.instance_id}{origin} {known.state}")
 
 
 async def _metadata(invocation: Invocation[Any]) -> WorkflowMetadata:

@@ -8,8 +8,8 @@
 local held = redis.call('HMGET', instance, 'lease', 'recoveries')
 if held[1] ~= lease then return {LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
-local now = now_ms()
-if redis.call('HSETNX', steps, key, timed(head, now - elapsed_ms, now, tail)) == 0 then
+local now = exact_ms()
+if redis.call('HSETNX', steps, key, timed(head, math.floor(now) - elapsed_ms, now, tail)) == 0 then
   return {ALREADY, redis.call('HGET', steps, key)}
 end
 -- progress: whatever killed the runs before this one did not kill it here

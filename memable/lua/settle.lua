@@ -9,11 +9,11 @@
 local held = redis.call('HMGET', instance, 'lease', 'recoveries')
 if held[1] ~= lease then return {LEASE_LOST} end
 if is_forgotten(steps, known) then return {FORGOTTEN} end
-local now, last = now_ms(), last_retry(steps, key)
+local now, last = exact_ms(), last_retry(steps, key)
 local there = not last and redis.call('HGET', steps, key)
 if there then return {ALREADY, there} end
 withdraw_point({instance = instance, steps = steps, timers = timers, name = name}, key)
-redis.call('HSET', steps, key, timed(head, last and last.started_ms or now - elapsed_ms, now, tail))
+redis.call('HSET', steps, key, timed(head, last and last.started_ms or math.floor(now) - elapsed_ms, now, tail))
 redis.call('HDEL', steps, '_retry:' .. key)
 if held[2] then redis.call('HDEL', instance, 'recoveries', 'alone') end
 return {DONE}

@@ -283,6 +283,19 @@ async def test_what_is_run_again_is_run_once_more_and_what_is_deleted_is_gone(tr
 
 
 @CUTS
+async def test_a_fork_is_started_once(trade: StartTrade, where: Cut) -> None:
+    async with trade() as t:
+        await (await t.customer.invoke("parcel", 1, id="1")).result()
+        for lost in ("copy", "invoke"):
+            t.lose(lost, where)
+            fork = await t.customer.fork("parcel", "1", before="send")
+            assert (fork.created, await fork.result()) == (True, 1)
+        assert t.cuts == 2
+        assert t.ledger.calls == {"send 1": 3}
+        assert len((await t.observer.list_instances()).items) == 3
+
+
+@CUTS
 async def test_what_is_handed_back_goes_on_at_once_and_once(trade: StartTrade, where: Cut) -> None:
     async with trade(shutdown_grace=0) as t:
         slow = await t.customer.invoke("slow", id="1")

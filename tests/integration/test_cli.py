@@ -215,6 +215,21 @@ async def test_a_cancel_ends_what_waits_and_says_how_what_has_ended_ended(
     assert await acli("cancel", "greet", "ended") == (0, "greet/ended completed\n", "")
 
 
+async def test_a_fork_begins_with_what_another_has_recorded(
+    worker: WorkerProcess, client: Client, acli: AsyncCli
+) -> None:
+    await (await client.invoke("ask", id="a")).wait()
+    ran = await acli("fork", "ask", "a", "--new-id", "b")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("ask/b ")
+    again = (await acli("fork", "ask", "a", "--new-id", "b", "--json")).document
+    assert again.keys() == INSTANCE_FIELDS | {"created"}
+    assert (again["instance_id"], again["created"]) == ("b", False)
+    (await acli("fork", "ask", "a", "--new-id", "b", "--before", "answer:v1")).is_refused("and is not this fork")
+    (await acli("fork", "ask", "a", "--before", "x")).is_refused("instance ask/a has no record under 'x'")
+    (await acli("fork", "ask", "c")).is_refused("there is no instance ask/c")
+
+
 async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acli: AsyncCli) -> None:
     waiting = (await acli("invoke", "ask", "--id", "a", "--wait", "--json")).document
     assert (waiting["state"], waiting["waiting_on"]) == ("suspended: asking", ["answer:v1"])

@@ -256,6 +256,19 @@ async def an_odd_label(scene: Scene) -> None:
 
 @provokes(
     InputConflict,
+    r"instance order/42 exists already, and is not this fork: choose another id",
+    workflow="order",
+    instance_id="42",
+    found="and is not this fork",
+)
+async def a_fork_of_a_taken_id(scene: Scene) -> None:
+    async with scene.engine() as engine:
+        await scene.waiting(engine)
+        await engine.fork("order", "42", new_id="42")
+
+
+@provokes(
+    InputConflict,
     r"instance order/42 exists already, with another input: choose another id",
     workflow="order",
     instance_id="42",

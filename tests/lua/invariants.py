@@ -74,6 +74,7 @@ _KNOWN = frozenset(
         "turn",
         "said",
         "labels",
+        "forked_from",
         "created_us",
         "started_ms",
         "completed_ms",
@@ -422,7 +423,7 @@ class _Part:
                 yield f"{key}: its record is due at {facts.get('due_ms')}, its timer {self.timers.get(key)}"
         for name, by in steps.items():
             if name.startswith("_by:"):
-                if by == "choice":  # it has lost: a signal to it comes too late
+                if by.startswith("choice "):  # it has lost: a signal to it comes too late
                     if (lost := records.get(name.removeprefix("_by:"))) is not None and lost.kind is not StepKind.STEP:
                         yield f"{name} has lost, and the record is {lost.raw!r}"
                     continue

@@ -41,6 +41,7 @@ class Instance:
     """The first life, once there is another."""
     first_input: str = ""
     labels: str = ""
+    forked_from: str = ""
     status: Status = Status.QUEUED
     message: str = ""
     version: int = 1
@@ -159,7 +160,7 @@ class Instance:
                 self.kept.pop(member.key, None)
                 self.retries.pop(member.key, None)
                 if member.kind in TAKE_SIGNALS and member.key not in self.records:
-                    self.by[member.key] = "choice"
+                    self.by[member.key] = f"choice {choice}"
 
     def record_at_once(self, point: Point, by: str, result: bytes | None) -> None:
         self.records[point.key], self.by[point.key] = (point.kind, result), by
@@ -242,6 +243,19 @@ class Model:
             self.instances[name] = Instance(life, input, labels=labels, delay=False if is_delayed else None)
         elif known.first_life != life:
             return Answer.ALREADY if (known.first_input or known.input) == input else Answer.CONFLICT
+        return Answer.DONE
+
+    def fork(self, origin: Instance, name: str, life: str, forked_from: str) -> Answer:
+        """`origin`: as it was when it was read."""
+        known = self.instances.get(name)
+        if known is not None and (known.invoked_by or known.life) != life:
+            return Answer.ALREADY if known.forked_from == forked_from else Answer.CONFLICT
+        if known is None:
+            self.instances[name] = Instance(life, origin.input, labels=origin.labels, forked_from=forked_from)
+            self.instances[name].records = {
+                key: record for key, record in origin.records.items() if key not in origin.retries
+            }
+            self.instances[name].by = dict(origin.by)
         return Answer.DONE
 
     def claim(self, held: Held, worker: str) -> Answer:
@@ -444,6 +458,8 @@ class Model:
         if set(rerun) - instance.records.keys() - instance.waits() - instance.retries.keys():
             return Answer.NO_RECORD
         instance.withdraw(rerun)
+        for key in rerun:
+            instance.by = {loser: by for loser, by in instance.by.items() if by != f"choice {key}"}
         for key in [*instance.failed_keys, *rerun]:
             instance.records.pop(key, None)
             instance.retries.pop(key, None)
@@ -510,7 +526,7 @@ class Model:
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")
-_TEXTS = ("progress", "life", "input", "invoked_by", "first_input", "labels")
+_TEXTS = ("progress", "life", "input", "invoked_by", "first_input", "labels", "forked_from")
 _TOKENS = ("lease", "worker", "rested_by", "entry")
 
 

@@ -161,7 +161,7 @@ async def test_a_step_that_never_waited_may_be_settled(stage: Stage) -> None:
     """Its wait was given up before it came to Redis."""
     held = await stage.run()
     assert await stage.store.settle(held, "charge", STEP, 5000) is None
-    assert (await facts(stage, held.keys))["took_ms"] == 5000
+    assert 5000 <= (await facts(stage, held.keys))["took_ms"] < 5001
 
 
 async def test_one_that_waits_is_not_recorded_as_others_are(stage: Stage) -> None:

@@ -382,7 +382,7 @@ async def test_a_step_is_recorded_once_with_its_times(stage: Stage) -> None:
     assert (shown.kind, shown.result, shown.attempts) == (StepKind.STEP, "done", 1)
     assert shown.started_at is not None
     assert shown.completed_at is not None
-    assert (shown.completed_at - shown.started_at).total_seconds() == 0.25
+    assert (shown.completed_at - shown.started_at).total_seconds() == pytest.approx(0.25, abs=0.001)
     assert await stage.store.record(held, "charge", STEP, 0) == record.raw
     assert stage.answered() is Answer.ALREADY
 

@@ -88,7 +88,7 @@ async def test_a_deadline_counts_from_the_call_and_its_record_says_so(stage: Sta
     facts = [json.loads(scene.hashes[held.keys.steps][key]) for key in "ab"]
     assert scene.zsets[held.keys.timers] == {"order/42/a": facts[0]["started_ms"] + 1e9}
     assert facts[1]["state"] == "completed"
-    assert facts[1]["took_ms"] == 5000
+    assert 5000 <= facts[1]["took_ms"] < 5001
 
 
 async def test_points_completed_meanwhile_are_handed_over(stage: Stage) -> None:

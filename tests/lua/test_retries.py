@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from memable import lua
-from memable.holding import Held, LeaseLost, NextLife
+from memable.holding import Copied, Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.state import StepKind
 from memable.store import new_token
@@ -54,6 +54,14 @@ class Row:
 
 async def invoke(stage: Stage) -> None:
     await stage.invoke()
+
+
+async def fork(stage: Stage) -> None:
+    held = await stage.run("41")
+    await stage.store.record(held, "charge", STEP, 5)
+    await stage.store.finish(held, SHIPPED, LONG_MS)
+    origin = await stage.store.copy(held.keys)
+    assert await stage.store.fork(stage.of(), new_token(), origin, "41", Copied(origin.steps, {}))
 
 
 async def claim(stage: Stage) -> None:
@@ -262,6 +270,7 @@ TABLE = {
     "invoke": Row(invoke, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
     "invoke, delayed": Row(invoke_delayed, DONE, DONE, DONE, DONE, ALREADY, begins_anew=True),
     "begin": Row(begin, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
+    "invoke, a fork": Row(fork, DONE, DONE, DONE, DONE, Answer.CONFLICT, begins_anew=True),
     "claim": Row(claim, DONE, STALE, STALE, STALE, STALE),
     "record": Row(record, ALREADY, LOST, LOST, LOST, LOST),
     "open": Row(open_points, DONE, LOST, LOST, LOST, LOST),
@@ -297,7 +306,7 @@ TABLE = {
     "recover, failed": Row(recover_once_too_often, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
 }
 OF_NO_INSTANCE = {
-    "beat", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile",
+    "beat", "copy", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile",
     "renew", "resign", "unlabel",
 }  # fmt: skip
 """Those whose repetition is looked at elsewhere: they change nothing of an instance that is in order."""

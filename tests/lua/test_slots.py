@@ -11,7 +11,7 @@ import pytest
 
 from memable import lua
 from memable.endpoint import Wire
-from memable.holding import NextLife
+from memable.holding import Copied, NextLife
 from memable.keys import Keys, is_child
 from memable.state import Status, StepKind
 from memable.store import enter, new_token
@@ -171,6 +171,10 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     (place,) = {member.decode() for member in await stage.command("ZRANGE", keys.expiry, 0, -1)} - {keys.name}
     assert await store.unlabel(keys, place, place.split("\n")[1], ["a=1"])
     await store.forget(keys)
+    origin = await store.copy((await stage.ended(instance_id=instance_id)).keys)
+    await stage.delete(keys)
+    await store.fork(keys, new_token(), origin, "42", Copied({"charge": b"{}"}, {"many~0": b"completed 1"}))
+    await stage.delete(keys)
     await store.lead(keys.partition, "me", 60_000)
     await store.resign(keys.partition, "me")
     await store.drop_consumer(keys.stream, "w1")

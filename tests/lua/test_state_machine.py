@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +24,7 @@ from memable.errors import (
     SignalSuperseded,
     TypeMismatch,
 )
+from memable.forking import finished_before, name_of_fork
 from memable.holding import AnyPoint, Held, LeaseLost, Member, NextLife, Outcome, Payload, Point
 from memable.journal import Draft
 from memable.keys import InstanceKeys, Keys, split_expiry_member
@@ -268,6 +270,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.make(
             lambda: self.store.cancel(keys, life, token, reason, LONG_MS),
             lambda: self.model.cancel(keys.name, life, token, reason),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids, to=ids, is_answered=st.booleans())
+    def fork(self, instance_id: str, to: str, is_answered: bool) -> None:
+        keys, target, life = self.of(instance_id), self.of(to), new_token()
+        instance = self.model.instances.get(keys.name)
+        if instance is None:
+            return
+        seen, origin = deepcopy(instance), self.wait(self.store.copy(keys))
+        records, forked_from = finished_before(origin, keys, None), name_of_fork(origin, keys, None)
+        self.make(
+            lambda: self.store.fork(target, life, origin, forked_from, records),
+            lambda: self.model.fork(seen, target.name, life, forked_from),
             is_answered=is_answered,
         )
 

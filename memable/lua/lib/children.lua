@@ -12,12 +12,23 @@ local function has_made(family, key, accepts)
   return tonumber(redis.call('HGET', family, '_created:' .. key) or '0') >= tonumber(string.match(accepts, ' (%d+) '))
 end
 
+-- of a fork: the children were another's, and those to be made would be taken for them
+local function forget_ends(family, key)
+  for _, field in ipairs(redis.call('HKEYS', family)) do
+    if string.sub(field, 1, #key + 1) == key .. '~' then redis.call('HDEL', family, field) end
+  end
+end
+
 -- by a resume with this token: its run is to resume the children that failed, if it had ended, and all of those keys
 local function ask_for_children(family, token, rerun, has_ended)
   redis.call('PERSIST', family)
   if has_ended then redis.call('HSET', family, '_resumed', token) end
   for _, key in ipairs(rerun) do
-    if redis.call('HEXISTS', family, '_created:' .. key) == 1 then redis.call('HSET', family, '_rerun:' .. key, token) end
+    if redis.call('HEXISTS', family, '_created:' .. key) == 1 then
+      redis.call('HSET', family, '_rerun:' .. key, token)
+    else
+      forget_ends(family, key)
+    end
   end
 end
 

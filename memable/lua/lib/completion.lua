@@ -7,7 +7,7 @@ local function choose_member(here, key, started_ms, members, winner)
   local head, lines = string.match(members, '^([^\n]*)\n(.*)$')
   local record
   for _, member, tail in string.gmatch(lines, '([^\n]*)\n([^\n]*)\n([^\n]*)\n') do
-    if member == winner then record = timed(head, started_ms, now_ms(), tail) end
+    if member == winner then record = timed(head, started_ms, exact_ms(), tail) end
   end
   if not record then return nil end
   if redis.call('HDEL', here.steps, '_open:' .. key) == 1 then close_point(here, key, 'choice') end
@@ -19,7 +19,7 @@ local function choose_member(here, key, started_ms, members, winner)
       -- a step that was to be called again is not
       if redis.call('HDEL', here.steps, '_retry:' .. member) == 1 then redis.call('HDEL', here.steps, member) end
       if TAKES_SIGNALS[kind] and redis.call('HEXISTS', here.steps, member) == 0 then
-        redis.call('HSET', here.steps, '_by:' .. member, 'choice')
+        redis.call('HSET', here.steps, '_by:' .. member, 'choice ' .. key)
       end
     end
   end
@@ -35,7 +35,7 @@ end
 -- whoever completes an open point comes here: a signal, a message, a deadline
 local function complete_point(here, key, point, by, head, tail)
   redis.call('HDEL', here.steps, '_open:' .. key)
-  redis.call('HSET', here.steps, key, timed(head, point.started_ms, now_ms(), tail), '_by:' .. key, by)
+  redis.call('HSET', here.steps, key, timed(head, point.started_ms, exact_ms(), tail), '_by:' .. key, by)
   close_point(here, key, point.kind)
   decide(here, point.choice, key)
 end

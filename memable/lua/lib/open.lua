@@ -8,8 +8,8 @@ local POINT_SIZE = 10
 -- inbox, or its deadline is past already
 local function open_or_complete(here, wake, key, kind, head, accepts, choice, after_ms, at_ms, elapsed_ms, late_head, late_tail)
   if kind == 'retry' then return open_retry(here, wake, key, head, accepts, after_ms, elapsed_ms) end
-  local now = now_ms()
-  local started = now - tonumber(elapsed_ms)
+  local now = exact_ms()
+  local started = math.floor(now) - tonumber(elapsed_ms)
   -- before the deadline: its sender was told that it is accepted
   local kept = here.has_inbox and take_from_inbox(here.inbox, key, kind, accepts)
   if kept then

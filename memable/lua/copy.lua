@@ -1,0 +1,9 @@
+-- copy: read what a fork of an instance begins with, all at one moment.
+-- KEYS  instance  hash  read
+-- KEYS  steps     hash  read whole
+-- KEYS  family    hash  of a parent: read whole
+-- RETURNS  DONE life, input, labels, steps, family | UNKNOWN instance
+-- RETRY  changes nothing
+local known = redis.call('HMGET', instance, 'life', 'input', 'labels', 'family')
+if not known[1] then return {UNKNOWN} end
+return {DONE, known[1], known[2], known[3] or '', redis.call('HGETALL', steps), known[4] and redis.call('HGETALL', family) or {}}
