@@ -29,7 +29,7 @@ from tests.worker_process import WorkerProcess, until
 APP = "tests.apps.shop:app"
 INSTANCE_FIELDS = {
     "workflow", "instance_id", "status", "state", "created_at", "started_at", "completed_at", "attempt", "worker",
-    "error", "waiting_on", "labels",
+    "error", "waiting_on", "labels", "parent",
 }  # fmt: skip
 STEP_FIELDS = {"key", "kind", "state", "result", "error", "attempts", "started_at", "completed_at", "duration_s"}
 
