@@ -79,6 +79,7 @@ class DurableRun(Protocol):
     async def children(self, call: ChildrenCall) -> Any: ...
 
     async def first(self, key: str, calls: Mapping[str, DurableCall[Any]]) -> tuple[str, Any]: ...
+    async def cancel_children(self, call: ChildrenCall) -> None: ...
 
     def set_status(self, message: str) -> None: ...
 
@@ -482,7 +483,8 @@ class Context:
         return self._start_children(ChildrenCall("fan_out", key, workflow, list(items), concurrency, fail_fast))
 
     def _start_children(self, call: ChildrenCall) -> DurableCall[Any]:
-        return self._call(StepKind.CHILD, call.key, self._run.children(call))
+        run = self._run
+        return DurableCall(StepKind.CHILD, call.key, run.children(call), run, on_loss=lambda: run.cancel_children(call))
 
     @overload
     def first(self, key: str, calls: Mapping[N, DurableCall[T]]) -> DurableCall[tuple[N, T]]: ...

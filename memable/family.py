@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memable import lua
 from memable.calls import Script
@@ -11,14 +11,13 @@ from memable.children_call import ChildrenCall
 from memable.codec import from_json
 from memable.errors import ChildFailed, StepConflict, WorkflowCancelled
 from memable.holding import Held, HistoryLost, LeaseLost
-from memable.keys import InstanceKeys, child_id
+from memable.keys import CHILD_MARK, INTERNAL_PREFIX, InstanceKeys, child_id
 from memable.lua import Answer
 from memable.state import Status
-
-if TYPE_CHECKING:
-    from memable.store import Store
+from memable.store import Store, new_token
 
 _SPAWN = lua.later("spawn")
+_CREATED, _WORKFLOW, _ENDED = "_created:", "_workflow:", "_ended:"
 
 
 class Standing(NamedTuple):
@@ -80,16 +79,33 @@ class ChildEnd(NamedTuple):
         )
 
 
+async def living_in(store: Store, parent: InstanceKeys, life: str, family: str | None) -> list[InstanceKeys]:
+    """The children of a life that were made and have not ended, as its family says; `None`: one that is kept apart."""
+    command, name = store.connection.command, family or parent.partition.orphans(life)
+    fields = [field.decode() for field in await command("HKEYS", name)]
+    ended = {field for field in fields if not field.startswith(INTERNAL_PREFIX)}
+    keys = [field.removeprefix(_CREATED) for field in fields if field.startswith(_CREATED)]
+    if not keys:
+        return []
+    known = await command("HMGET", name, *(f"{field}{key}" for key in keys for field in (_CREATED, _WORKFLOW)))
+    return [
+        parent.partition.of(workflow.decode(), child_id(parent.instance_id, life, key, number))
+        for key, created, workflow in zip(keys, known[::2], known[1::2], strict=True)
+        for number in range(int(created))
+        if f"{key}{CHILD_MARK}{number}" not in ended
+    ]
+
+
 class Family:
     """The children of one life of an instance, as its run sees them."""
 
-    def __init__(self, store: Store, held: Held, life: str) -> None:
-        self._store, self._held, self._life = store, held, life
+    def __init__(self, store: Store, held: Held) -> None:
+        self._store, self._held = store, held
 
     def child(self, call: ChildrenCall, number: int) -> InstanceKeys:
         """The names of a child, whether it was made or not."""
         keys = self._held.keys
-        return keys.partition.of(call.name, child_id(keys.instance_id, self._life, call.key, number))
+        return keys.partition.of(call.name, child_id(keys.instance_id, self._held.life, call.key, number))
 
     async def spawn(self, call: ChildrenCall, first: int, children: Sequence[NewChild]) -> Standing:
         """Make the next children, and read how far all of them are; with none, only that.
@@ -135,9 +151,24 @@ class Family:
 
     async def ends(self, call: ChildrenCall, first: int, count: int) -> list[ChildEnd | None]:
         """How `count` children from `first` on have ended; nothing for those that have not."""
-        fields = [f"{call.key}~{number}" for number in range(first, first + count)]
+        fields = [f"{call.key}{CHILD_MARK}{number}" for number in range(first, first + count)]
         raws = await self._store.connection.command("HMGET", self._held.keys.family, *fields)
         return [None if raw is None else ChildEnd.parse(raw) for raw in raws]
+
+    async def living(self, call: ChildrenCall) -> list[InstanceKeys]:
+        """Those children of the call that were made and have not ended."""
+        family, command = self._held.keys.family, self._store.connection.command
+        created, ended = await command("HMGET", family, _CREATED + call.key, _ENDED + call.key)
+        if int(created or 0) == int(ended or 0):
+            return []
+        fields = set(await command("HKEYS", family))
+        numbers = (n for n in range(int(created)) if f"{call.key}{CHILD_MARK}{n}".encode() not in fields)
+        return [self.child(call, number) for number in numbers]
+
+    async def cancel(self, child: InstanceKeys, reason: str, retention_ms: int) -> None:
+        """End a child, if it has not ended. `LeaseLost`."""
+        held = self._held
+        await self._store.cancel_child(child, held.keys, new_token(), reason, retention_ms, by=held.lease)
 
     async def resume(self, call: ChildrenCall, number: int, token: str) -> None:
         """Run a child again, as the parent's resume with this token asks for: once. One that is gone stays as it is."""

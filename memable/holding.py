@@ -35,6 +35,8 @@ class Held:
     lease: str
     known: tuple[str, ...] = ()
     """Keys whose records were the last that Redis has shown to this run: if one is gone, it has lost some history."""
+    life: str = ""
+    """That of the instance."""
     parent: InstanceKeys | None = None
     """Of a child: whom its end concerns."""
     turn: int = 0

@@ -80,6 +80,8 @@ class Lead(NamedTuple):
     now_ms: float
     next_ms: float | None
     """The earliest deadline; or, while another leads, when that ends unless it is renewed."""
+    has_bereaved: bool = False
+    """Whether an ended life has left living children."""
 
 
 _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS = map(
@@ -94,6 +96,7 @@ _PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "del
 _CHOOSE = lua.later("choose")
 _CONTINUE_AS, _COPY = map(lua.later, ("continue_as", "copy"))
 _SETTLE = lua.later("settle")
+_CONSOLE = lua.later("console")
 RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
@@ -115,6 +118,7 @@ def _parental(parent: InstanceKeys | None) -> dict[str, Any]:
         "parent": (
             parent.instance,
             parent.steps,
+            parent.inbox,
             parent.family,
             parent.stream,
             parent.index(Status.SUSPENDED),
@@ -415,6 +419,8 @@ class Store:
             inbox=keys.inbox,
             family=keys.family,
             orphans=keys.partition.orphans(life),
+            bereaved=keys.partition.bereaved,
+            wake=keys.partition.wake,
             label_indexes=indexes,
             invoked_as=invoked_as,
             life=life,
@@ -517,7 +523,7 @@ class Store:
         if answer != Answer.DONE:
             raise _refuse(answer, keys)
         life, input, progress, attempt, started_ms, recoveries, parent, steps = rest
-        held.parent = _parent(keys.partition, parent)
+        held.life, held.parent = life.decode(), _parent(keys.partition, parent)
         return Claim(
             life.decode(), input, progress.decode(), int(attempt), int(started_ms), int(recoveries), pairs(steps)
         )
@@ -677,9 +683,13 @@ class Store:
                 lease=held.lease,
                 known="\n".join(held.known),
                 entry=held.entry,
+                family=keys.family,
+                orphans=keys.partition.orphans(held.life),
+                bereaved=keys.partition.bereaved,
                 life=next_life.life,
                 input=next_life.input,
                 events=keys.events,
+                wake=keys.partition.wake,
             ),
         )
         if answer < 0:
@@ -846,14 +856,32 @@ class Store:
 
     async def lead(self, partition: Partition, token: str, ttl_ms: int, *, is_new: bool = False) -> Lead:
         """Become or stay leader; one that is new gives way to one that is not."""
-        answer, now_ms, *next_ms = await self.connection.call(
+        answer, now_ms, next_ms, *bereaved = await self.connection.call(
             _LEAD,
             _LEAD.bind(
-                leader=partition.leader, timers=partition.timers, token=token, ttl_ms=ttl_ms, is_new=int(is_new)
+                leader=partition.leader,
+                timers=partition.timers,
+                bereaved=partition.bereaved,
+                token=token,
+                ttl_ms=ttl_ms,
+                is_new=int(is_new),
             ),
         )
-        next_ms = [each for each in next_ms if each is not None]
-        return Lead(answer == Answer.DONE, float(now_ms), float(next_ms[0]) if next_ms else None)
+        return Lead(answer == Answer.DONE, float(now_ms), None if next_ms is None else float(next_ms), any(bereaved))
+
+    async def console(self, keys: InstanceKeys, life: str, member: str, score: str) -> None:
+        """Take an ended life off the list of those that left living children, unless it is there anew."""
+        await self.connection.call(
+            _CONSOLE,
+            _CONSOLE.bind(
+                bereaved=keys.partition.bereaved,
+                instance=keys.instance,
+                orphans=keys.partition.orphans(life),
+                member=member,
+                score=score,
+                life=life,
+            ),
+        )
 
     async def reconcile(
         self, partition: Partition, workflow: str, status: Status, ids: Sequence[str], *, of_children: bool = False

@@ -1,5 +1,5 @@
 -- cancel: end an instance at once, wherever it is.
--- USES  time, state, status, timers, points, children, family, terminal, tokens
+-- USES  time, state, status, timers, points, children, completion, family, terminal, tokens
 -- KEYS  instance   hash    status, message, cancelled_by
 -- KEYS  steps      hash    open points are withdrawn
 -- KEYS  stream     stream  its entry goes
@@ -12,7 +12,7 @@
 -- KEYS  cancelled  zset    to
 -- KEYS  family     hash    of a parent: expires with it
 -- KEYS  bereaved   zset    a parent that leaves living children
--- KEYS  parent...  hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- KEYS  parent...  hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
 -- ARGV  id, name, invoked_as, token, reason, retention_ms, events, wake, parent_id, parent_name, parent_events, on_behalf
 -- RETURNS  DONE cancelled, now or by the first try | ALREADY status, message, waiting | UNKNOWN, or not the one meant | LEASE_LOST the parent's run is over | STALE its parent lives, or is another
 -- RETRY  by `cancelled_by`, the tokens of the last 16 cancels: as the first time, also when it was resumed since

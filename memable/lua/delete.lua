@@ -1,27 +1,25 @@
 -- delete: forget an instance that has ended, at once.
--- USES  time, state, status, listing
+-- USES  time, state, status, children, listing
 -- KEYS  instance   hash  goes
 -- KEYS  steps      hash  goes
 -- KEYS  inbox      hash  goes
 -- KEYS  family     hash  goes
--- KEYS  orphans    hash  or is kept here for the leader, which is about to cancel its living children
+-- KEYS  orphans    hash  or is kept here, for the leader to cancel its living children
+-- KEYS  bereaved   zset  of which it learns here
 -- KEYS  expiry     zset  its place goes
 -- KEYS  completed  zset  its place in one of these goes
 -- KEYS  failed     zset
 -- KEYS  cancelled  zset
 -- KEYS  label_indexes...  zset  its places in those of its labels
--- ARGV  id, name, invoked_as, life
+-- ARGV  id, name, invoked_as, life, wake
 -- RETURNS  DONE deleted, now or before | BUSY and the status of one that lives
 -- RETRY  by `invoked_as`, the life of its invoke, which the client has read before: with another, it is another instance: DONE
 local known = redis.call('HMGET', instance, 'life', 'status', 'created_us', 'labels', 'invoked_by')
 if (known[5] or known[1]) ~= invoked_as then return {DONE} end
 if not is_terminal(known[2]) then return {BUSY, known[2]} end
 redis.call('DEL', instance, steps, inbox)
-if known[1] == life and tonumber(redis.call('HGET', family, '_living') or '0') > 0 then
-  redis.call('RENAME', family, orphans)
-else
-  redis.call('DEL', family)
-end
+-- children that were resumed since it ended
+leave_family({family = family, bereaved = bereaved, name = name, wake = wake}, orphans, life, now_ms())
 leave_listing(expiry, name, id, {completed, failed, cancelled})
 for _, index in ipairs(label_indexes) do redis.call('ZREM', index, id) end
 if known[4] then redis.call('ZREM', expiry, labels_place(name, known[3], known[4])) end

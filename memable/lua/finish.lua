@@ -1,5 +1,5 @@
 -- finish: end an instance with its output or its error.
--- USES  time, state, timers, points, children, family, terminal, knowledge
+-- USES  time, state, timers, points, children, completion, family, terminal, knowledge
 -- KEYS  instance  hash    status, message, output or error, completed_ms
 -- KEYS  steps     hash    open points are withdrawn
 -- KEYS  stream    stream  the entry goes
@@ -10,7 +10,7 @@
 -- KEYS  expiry    zset    when retention ends
 -- KEYS  family    hash    of a parent: expires with it
 -- KEYS  bereaved  zset    a parent that leaves living children
--- KEYS  parent... hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- KEYS  parent... hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
 -- ARGV  id, name, lease, known, status, field, value, message, failed_keys, retention_ms, events, wake, parent_id, parent_name, parent_events
 -- RETURNS  DONE ended | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way

@@ -1,5 +1,5 @@
 -- recover: take an instance from a worker that has not renewed for a lease, and queue it; or fail it after too many times.
--- USES  time, state, timers, points, children, family, terminal
+-- USES  time, state, timers, points, children, completion, family, terminal
 -- KEYS  instance  hash    status, recoveries, alone
 -- KEYS  steps     hash    open points of a failed one are withdrawn
 -- KEYS  stream    stream  a fresh entry in place of the old one
@@ -11,7 +11,7 @@
 -- KEYS  expiry    zset    of a failed one
 -- KEYS  family    hash    of a parent: expires with it
 -- KEYS  bereaved  zset    a parent that leaves living children
--- KEYS  parent... hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- KEYS  parent... hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
 -- ARGV  id, name, entry, lease_ms, latest_ms, max_recoveries, error, message, retention_ms, events, wake, parent_id, parent_name, parent_events
 -- RETURNS  DONE queued | TERMINAL failed | STALE a delivery of the past, removed | NOT_REACHED renewed or gone meanwhile, or asked too late
 -- RETRY  the entry is gone: NOT_REACHED. Two leaders at once are harmless for the same reason

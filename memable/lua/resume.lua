@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, points, tokens, children, family
+-- USES  time, state, timers, points, tokens, children, completion, family
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes
@@ -12,7 +12,7 @@
 -- KEYS  failed     zset
 -- KEYS  cancelled  zset
 -- KEYS  family     hash    of a parent: its run is to resume children, and the expiry goes
--- KEYS  parent...  hash    of a child, its parent's: instance, steps, family, stream, suspended, queued; else none
+-- KEYS  parent...  hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
 -- ARGV  id, name, token, events, parent_id, parent_name, parent_events, parent_lease, rerun...
 -- RETURNS  DONE queued, now or by the first try | ALREADY joined | BUSY status | NO_RECORD keys in rerun that have none | UNKNOWN | LEASE_LOST the parent's run is over | STALE not its parent
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since

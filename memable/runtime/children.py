@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from memable.children_call import ChildrenCall
 from memable.codec import Codec, TypeCodec
@@ -27,6 +27,7 @@ _SPAWNED_AT_ONCE: Final = 100
 """By one script: other calls wait meanwhile, for about a millisecond."""
 
 _READ_AT_ONCE: Final = 1000
+_CANCELLED_AT_ONCE: Final = 200
 
 _AS_BEFORE: Final = "-"
 """What is waited for at a point that an earlier run has opened."""
@@ -45,9 +46,9 @@ class ParentRun(Protocol):
 class _ChildrenWait:
     """A call that waits for its children: it is told that they are decided, not how."""
 
-    status = None
-    is_back_off = False
-    is_choice = False
+    status: ClassVar[None] = None
+    is_back_off: ClassVar[bool] = False
+    is_choice: ClassVar[bool] = False
 
     def __init__(self, key: str, waits_for: str) -> None:
         self.key, self._waits_for = key, waits_for
@@ -61,9 +62,9 @@ class _ChildrenWait:
 class Children:
     """Carries the calls of a run that make children."""
 
-    def __init__(self, run: ParentRun, store: Store, codec: Codec, definitions: Definitions, life: str) -> None:
+    def __init__(self, run: ParentRun, store: Store, codec: Codec, definitions: Definitions) -> None:
         self._run, self._codec, self._definitions = run, codec, definitions
-        self._family = Family(store, run.held, life)
+        self._family = Family(store, run.held)
 
     def result_codec(self, call: ChildrenCall) -> TypeCodec:
         """How the result of a child is read."""
@@ -139,6 +140,7 @@ class Children:
         with self._run.rest.flying():
             if call.fail_fast and standing.failed:
                 failure = await self._first_failure(call, standing)
+                await self.cancel(call, f"another child of {call.what} {call.key!r} of {self._run.name} has failed")
                 draft = Draft.failed(StepKind.CHILD, failure, 1)
             elif call.is_single:
                 ends = await self._ends(call)
@@ -185,6 +187,15 @@ class Children:
                 f"{call.what} {call.key!r} of {self._run.name}: {call.total - len(ends)} results are gone"
             )
         return ends
+
+    async def cancel(self, call: ChildrenCall, reason: str) -> None:
+        """End the children of the call that live; those of a call that has none cost one round trip."""
+        with self._run.rest.flying():
+            living = await self._family.living(call)
+            retention_ms = await self._definitions.retention_ms(call.name) if living else 0
+            for first in range(0, len(living), _CANCELLED_AT_ONCE):
+                chunk = living[first : first + _CANCELLED_AT_ONCE]
+                await asyncio.gather(*(self._family.cancel(child, reason, retention_ms) for child in chunk))
 
     # ── again ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""The leader of a partition: fires timers by their deadline, recovers what dead workers held, trims the listing, mends.
+"""The leader of a partition: fires timers, recovers what dead workers held, cancels orphans, trims the listing, mends.
 
 Leadership saves work; it protects nothing. Every script that a leader calls is safe to be called by two at once.
 """
@@ -17,6 +17,7 @@ from memable.errors import StorageError
 from memable.keys import DELAY_KEY, GROUP, Partition, split_expiry_member, split_timer_member
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
+from memable.runtime.bereavement import Bereavement
 from memable.runtime.intake import named_by
 from memable.runtime.reconciler import Reconciler
 from memable.runtime.run import failure_outcome
@@ -51,6 +52,7 @@ class Leader:
         self._max_recoveries = max_recoveries
         self._default_retention_ms = default_retention_ms
         self._reconciler = Reconciler(store, connection, partition, workflows=self._workflows, page_every_s=lease_s / 3)
+        self._bereavement = Bereavement(store, connection, partition, retention_ms=self._retention_ms)
         self._token = new_token()
         self._woken = asyncio.Event()
         self._is_stopping = False
@@ -73,6 +75,7 @@ class Leader:
             self._subscription.close()
         if self._task is not None:
             await self._task
+            await self._bereavement.stop()
             await self._store.resign(self._partition, self._token)
 
     async def _lead(self) -> None:
@@ -123,6 +126,8 @@ class Leader:
         now_ms, now_s = lead.now_ms, time.monotonic()
         if lead.next_ms is not None and lead.next_ms <= now_ms:
             await self._fire_due(now_ms)
+        if lead.has_bereaved:
+            self._bereavement.begin()
         if sweep_every_s is not None and now_s - self._swept_s >= sweep_every_s:
             self._swept_s = now_s
             await self._sweep(latest_ms=now_ms + self._lease_s / 3 * 1000)

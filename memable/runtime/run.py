@@ -128,7 +128,7 @@ class Run:
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
-        self._children = Children(self, workshop.store, workshop.codec, workshop.definitions, claim.life)
+        self._children = Children(self, workshop.store, workshop.codec, workshop.definitions)
         self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
         self._races = Races(
             self, workshop.store, self._journal, self._recordings, workshop.codec.of(str), workshop.park_grace_s
@@ -295,6 +295,13 @@ class Run:
         if failures and call.fail_fast:
             raise failures[0]
         return results
+
+    async def cancel_children(self, call: ChildrenCall) -> None:
+        try:
+            await self._children.cancel(call, f"{self.name} has chosen another than {call.what} {call.key!r}")
+        except LeaseLost as error:
+            self.stop(self._end_by(error))
+            raise RunOver from None
 
     async def first(self, key: str, calls: Mapping[str, DurableCall[Any]]) -> tuple[str, Any]:
         race = Race(self._races, key, calls)

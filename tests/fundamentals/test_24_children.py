@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from memable import (
     App,
     ChildFailed,
     Context,
+    Engine,
     InputMissing,
+    SignalSuperseded,
+    Status,
     StepConflict,
     StepKind,
     StepState,
@@ -27,6 +31,7 @@ from memable import (
     WorkflowNotFound,
 )
 from tests.fundamentals.starting import Start
+from tests.worker_process import until
 
 
 class Parcel(BaseModel):
@@ -351,3 +356,235 @@ async def test_a_key_keeps_its_number_of_children(start: Start) -> None:
         del counts[0]
         await instance.resume()
         assert (await instance.wait()).key == "again"
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def patients(failing: list[int]) -> App:
+    """Children that wait for a signal, unless they are among the `failing`; each parent waits for three of them."""
+    app = App()
+
+    @app.workflow("patient")
+    async def patient(ctx: Context, number: int) -> str:
+        if number in failing:
+            raise ValueError(f"{number} fails")
+        answer: str = await ctx.suspend("answer")
+        return answer
+
+    @app.workflow("all_of_three")
+    async def all_of_three(ctx: Context) -> list[str]:
+        return await ctx.fan_out("three", range(3), patient)
+
+    @app.workflow("gives_up")
+    async def gives_up(ctx: Context) -> str:
+        waiting = asyncio.ensure_future(ctx.fan_out("three", range(3), patient))
+        await ctx.suspend("give up")
+        waiting.cancel()
+        raise ValueError("gave up")
+
+    return app
+
+
+async def states_of(engine: Engine, workflow: str = "patient") -> dict[str, str]:
+    """The state of each child, by its number."""
+    found = (await engine.list_instances(workflow)).items
+    return {each.instance_id.rpartition("~")[2]: str(each.state) for each in found}
+
+
+async def test_the_first_failure_cancels_the_others(start: Start) -> None:
+    async with start(patients(failing=[1])) as engine:
+        instance = await engine.invoke("all_of_three", id="1")
+        with pytest.raises(WorkflowFailed, match=r"fan_out 'three'\[1\] of all_of_three/1 failed: ValueError: 1 fails"):
+            await instance.result()
+        reason = "cancelled: another child of fan_out 'three' of all_of_three/1 has failed"
+        assert await states_of(engine) == {"0": reason, "1": "failed: ValueError: 1 fails", "2": reason}
+
+
+async def test_a_resume_of_the_parent_resumes_the_children_that_failed_or_were_cancelled(start: Start) -> None:
+    failing = [1]
+    async with start(patients(failing)) as engine:
+        instance = await engine.invoke("all_of_three")
+        with pytest.raises(WorkflowFailed):
+            await instance.result()
+        failing.clear()
+        await instance.resume()
+        suspended = dict.fromkeys("012", "suspended: answer")
+
+        async def are_waiting() -> bool:
+            return await states_of(engine) == suspended
+
+        await until(are_waiting, "all three wait again")
+        for child in (await engine.list_instances("patient")).items:
+            await engine.signal("patient", child.instance_id, "answer", child.instance_id[-1])
+        assert await instance.result() == ["0", "1", "2"]
+
+
+async def test_a_resume_of_the_parent_does_not_run_completed_children_again(start: Start) -> None:
+    packed, broken = list[int](), [2]
+    async with start(warehouse(packed, broken)) as engine:
+        instance = await engine.invoke("ship_all", 3)
+        with pytest.raises(WorkflowFailed):
+            await instance.result()
+        done = sorted(packed)
+        broken.clear()
+        await instance.resume()
+        assert [each.text for each in await instance.result()] == ["parcel 0", "parcel 1", "parcel 2"]
+    assert done in ([0, 1], [0], [1], [])
+    assert sorted(packed) == [0, 1, 2]
+
+
+async def test_rerunning_a_call_resumes_its_child_too(start: Start) -> None:
+    app, answers = App(), ["old", "new"]
+
+    @app.workflow("child")
+    async def child(ctx: Context) -> str:
+        return answers[0]
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> str:
+        return await ctx.call("ask", child)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(parent)
+        assert await instance.result() == "old"
+        del answers[0]
+        await engine.resume(parent, instance.instance_id, rerun=["ask"])
+        assert await instance.result() == "new"
+
+
+@pytest.mark.parametrize("end", ["cancel", "fail"])
+async def test_a_parent_that_ends_takes_its_living_children_along(start: Start, end: str) -> None:
+    async with start(patients(failing=[])) as engine:
+        instance = await engine.invoke("gives_up", id="1")
+        await until(lambda: has_started(engine, "patient", 3), "three children")
+        if end == "cancel":
+            await instance.cancel()
+        else:
+            async for state in instance.states():
+                if state.status is Status.SUSPENDED:
+                    break
+            await instance.signal("give up", None)
+        await instance.wait()
+        reason = "cancelled: its parent gives_up/1 is over"
+
+        async def are_cancelled() -> bool:
+            return await states_of(engine) == dict.fromkeys("012", reason)
+
+        await until(are_cancelled, "the end of all children")
+
+
+async def has_started(engine: Engine, workflow: str, count: int) -> bool:
+    return len((await engine.list_instances(workflow)).items) == count
+
+
+async def test_a_cancelled_child_is_a_failure_that_says_so(start: Start) -> None:
+    app = patients(failing=[])
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[str]:
+        try:
+            await ctx.call("one", "patient", 1)
+        except ChildFailed as error:
+            return [error.error_type, error.error_message]
+        return []
+
+    async with start(app) as engine:
+        instance = await engine.invoke(parent, id="1")
+        await until(lambda: has_started(engine, "patient", 1), "a child")
+        (child,) = (await engine.list_instances("patient")).items
+        await engine.cancel("patient", child.instance_id, reason="no longer needed")
+        assert await instance.result() == [
+            "WorkflowCancelled",
+            f"instance patient/{child.instance_id} was cancelled: no longer needed",
+        ]
+
+
+async def test_a_parent_of_children_that_are_kept_for_a_moment_only_loses_no_result(start: Start) -> None:
+    app, called = App(), list[str]()
+
+    @app.workflow("child", retention=timedelta(milliseconds=1))
+    async def child(ctx: Context, name: str) -> str:
+        called.append(name)
+        return name
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[str]:
+        one = await ctx.call("one", child, "one")
+        many = await ctx.fan_out("many", ["a", "b"], child)
+        await ctx.timer("later", 0.05)
+        return [one, *many]
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(parent)).result() == ["one", "a", "b"]
+    assert sorted(called) == ["a", "b", "one"]
+
+
+async def test_durable_compensation_is_the_parents_business(start: Start) -> None:
+    """A saga: what was done is undone by steps of the parent, whatever ended the child that was to come next."""
+    app, ledger = App(), list[str]()
+
+    async def note(line: str) -> None:
+        ledger.append(line)
+
+    @app.workflow("book")
+    async def book(ctx: Context, what: str) -> str:
+        if what == "car":
+            await ctx.suspend("never")
+        await ctx.step("book", note, f"book {what}")
+        return what
+
+    @app.workflow("trip")
+    async def trip(ctx: Context) -> str:
+        booked: list[str] = []
+        try:
+            for what in ("flight", "hotel", "car"):
+                await ctx.call(f"book-{what}", book, what)
+                booked.append(what)
+        except ChildFailed as error:
+            for what in reversed(booked):
+                await ctx.step(f"cancel-{what}", note, f"cancel {what}")
+            return f"cancelled: {error.error_type}"
+        return "booked"
+
+    async with start(app) as engine:
+        instance = await engine.invoke(trip)
+        await until(lambda: has_started(engine, "book", 3), "the last booking")
+        newest = (await engine.list_instances("book")).items[0]
+        await engine.cancel(book, newest.instance_id)
+        assert await instance.result() == "cancelled: WorkflowCancelled"
+    assert ledger == ["book flight", "book hotel", "cancel hotel", "cancel flight"]
+
+
+async def test_a_child_may_win_a_race_or_lose_it_and_is_cancelled_then(start: Start) -> None:
+    app = patients(failing=[])
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[Any]:
+        return list(
+            await ctx.first("race", {"child": ctx.call("one", "patient", 1), "signal": ctx.suspend("never mind")})
+        )
+
+    async with start(app) as engine:
+        winning, losing = await engine.invoke(parent, id="winning"), await engine.invoke(parent, id="losing")
+        suspended = {"winning": "suspended: answer", "losing": "suspended: answer"}
+
+        async def race() -> dict[str, str]:
+            found = (await engine.list_instances("patient")).items
+            return {each.instance_id.partition("~")[0]: str(each.state) for each in found}
+
+        async def are_waiting() -> bool:
+            return await race() == suspended
+
+        await until(are_waiting, "both children wait")
+        for child in (await engine.list_instances("patient")).items:
+            if child.instance_id.startswith("winning~"):
+                await engine.signal("patient", child.instance_id, "answer", "yes")
+        await losing.wait()
+        await losing.signal("never mind", "no")
+        assert await winning.result() == ["child", "yes"]
+        with pytest.raises(SignalSuperseded):
+            await winning.signal("never mind", "too late")
+        assert await losing.result() == ["signal", "no"]
+        lost = "cancelled: parent/losing has chosen another than call 'one'"
+        assert await race() == {"winning": "completed", "losing": lost}

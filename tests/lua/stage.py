@@ -272,17 +272,16 @@ class Stage:
 
     # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def family(self, parent: Held) -> Family:
+    def family(self, parent: Held) -> Family:
         """The children of a parent in the hands of this run."""
-        life = await self.command("HGET", parent.keys.instance, "life")
-        return Family(self.store, parent, life.decode())
+        return Family(self.store, parent)
 
     async def spawn(
         self, parent: Held, *, call: ChildrenCall | None = None, first: int = 0, count: int = 1
     ) -> Standing:
         """Make some of the children of a call, by default its one child."""
         call = call or calling()
-        family = await self.family(parent)
+        family = self.family(parent)
         children = [NewChild(family.child(call, first + at), new_token(), b"1") for at in range(count)]
         return await family.spawn(call, first, children)
 
@@ -292,7 +291,7 @@ class Stage:
         await self.spawn(parent)
         if parked:
             assert await self.store.park(parent, [children()], [], "") == {}
-        return parent, (await self.family(parent)).child(calling(), 0)
+        return parent, self.family(parent).child(calling(), 0)
 
     async def make_due(self, keys: InstanceKeys, key: str) -> None:
         """Move a deadline into the past, with its record, which the script does not read."""

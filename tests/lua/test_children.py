@@ -36,18 +36,18 @@ async def a_family_of_three(stage: Stage, *, fail_fast: bool) -> tuple[Held, lis
     parent, call = await stage.run("parent"), calling(3)
     await stage.spawn(parent, call=call, count=3)
     await stage.store.park(parent, [children(wake_at=3, created=3, fail_fast=fail_fast)], [], "")
-    return parent, await runs_of(stage, (await stage.family(parent)).child(call, 0))
+    return parent, await runs_of(stage, stage.family(parent).child(call, 0))
 
 
 async def ends_of(stage: Stage, parent: Held, total: int = 1) -> list[ChildEnd | None]:
-    return await (await stage.family(parent)).ends(calling(total), 0, total)
+    return await stage.family(parent).ends(calling(total), 0, total)
 
 
 async def test_a_child_is_made_once_and_is_an_instance_like_any_other(stage: Stage) -> None:
     parent = await stage.run("parent")
     assert (await stage.spawn(parent)).created == 1
     assert (await stage.spawn(parent)).created == 1
-    child = (await stage.family(parent)).child(calling(), 0)
+    child = stage.family(parent).child(calling(), 0)
     assert (await stage.fields(child)) | {"life": "", "created_us": "", "entry": ""} == {
         "status": "queued",
         "message": "",
@@ -64,7 +64,7 @@ async def test_a_child_is_made_once_and_is_an_instance_like_any_other(stage: Sta
 async def test_children_are_listed_beside_the_others_in_the_order_of_their_numbers(stage: Stage) -> None:
     parent, call = await stage.run("parent"), calling(12)
     await stage.spawn(parent, call=call, count=12)
-    family = await stage.family(parent)
+    family = stage.family(parent)
     partition = parent.keys.partition
     listed = await stage.command("ZRANGE", partition.index(CHILD, Status.QUEUED, of_children=True), 0, -1)
     assert [each.decode() for each in listed] == [family.child(call, number).instance_id for number in range(12)]
@@ -141,7 +141,7 @@ async def test_a_parent_is_woken_early_to_make_more(stage: Stage) -> None:
     parent, call = await stage.run("parent"), calling(3)
     await stage.spawn(parent, call=call, count=2)
     await stage.store.park(parent, [children(wake_at=1, created=2)], [], "")
-    one, other = await runs_of(stage, (await stage.family(parent)).child(call, 0))
+    one, other = await runs_of(stage, stage.family(parent).child(call, 0))
     await stage.store.finish(one, SHIPPED, LONG_MS)
     parent = await stage.take(parent.keys)
     assert (await stage.spawn(parent, call=call, first=2)).created == 3
@@ -186,7 +186,7 @@ async def test_a_child_is_resumed_by_its_parents_run_once_and_only_while_it_hold
     (run,) = await runs_of(stage, child)
     await stage.store.finish(run, BROKEN, LONG_MS)
     parent, call = await stage.take(parent.keys), calling()
-    family, token = await stage.family(parent), new_token()
+    family, token = stage.family(parent), new_token()
     await family.resume(call, 0, token)
     await stage.store.finish(await stage.take(child), BROKEN, LONG_MS)
     await family.resume(call, 0, token)
@@ -202,7 +202,7 @@ async def test_a_child_that_is_gone_stays_as_it_ended(stage: Stage) -> None:
     await stage.store.finish(run, BROKEN, LONG_MS)
     await stage.delete(child)
     parent = await stage.take(parent.keys)
-    await (await stage.family(parent)).resume(calling(), 0, new_token())
+    await stage.family(parent).resume(calling(), 0, new_token())
     assert await ends_of(stage, parent) == [FAILED]
     assert (await stage.spawn(parent)).created == 1
     assert await stage.deliver(child) == []

@@ -188,7 +188,7 @@ async def a_family(stage: Stage, instance_id: str) -> None:
     await stage.spawn(parent, call=call, count=2)
     await stage.spawn(parent, call=call, first=2)
     await store.park(parent, [children(wake_at=3, created=3)], [], "")
-    one, other, last = await stage.deliver((await stage.family(parent)).child(call, 0))
+    one, other, last = await stage.deliver(stage.family(parent).child(call, 0))
     for each in (one, other, last):
         await store.claim(each, "w1")
     await store.finish(one, DONE, LONG_MS)
@@ -204,6 +204,7 @@ async def a_family(stage: Stage, instance_id: str) -> None:
     await store.finish(parent, DONE, -1000)
     for each in (one, other, last, parent):
         await stage.delete(each.keys)
+    await store.console(parent.keys, parent.life, f"{parent.keys.name}/{parent.life}", "0")
     await stage.command("DEL", parent.keys.partition.bereaved)
 
 

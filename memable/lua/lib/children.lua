@@ -1,10 +1,12 @@
 -- The children of an instance, as its `family` says: see keys.py for the fields.
 
--- `accepts` of a point of kind child: how many must have ended, how many were made, and whether one failure is enough
+-- `accepts` of a point of kind child: how many must have ended, how many were made, and whether one failure is enough. Whether its
+-- run is to be woken; and whether that is for good, and not to make more of them
 local function is_decided(family, key, accepts)
   local wake_at, _, fail_fast = string.match(accepts, '^(%d+) (%d+) ([01])$')
-  local known = redis.call('HMGET', family, '_ended:' .. key, '_failed:' .. key)
-  return tonumber(known[1] or '0') >= tonumber(wake_at) or (fail_fast == '1' and (known[2] or '0') ~= '0')
+  local known = redis.call('HMGET', family, '_ended:' .. key, '_failed:' .. key, '_total:' .. key)
+  local ended, has_failed = tonumber(known[1] or '0'), fail_fast == '1' and (known[2] or '0') ~= '0'
+  return has_failed or ended >= tonumber(wake_at), has_failed or ended >= tonumber(known[3] or '0')
 end
 
 -- Redis may have lost what it has acknowledged
@@ -32,10 +34,19 @@ local function ask_for_children(family, token, rerun, has_ended)
   end
 end
 
--- an instance that comes to an end leaves its living children to the leader, which cancels them
+local function has_living(family)
+  return tonumber(redis.call('HGET', family, '_living') or '0') > 0
+end
+
+-- a life that comes to an end leaves its living children to the leader, which cancels them
 local function bereave(at, life, now)
-  if tonumber(redis.call('HGET', at.family, '_living') or '0') > 0 then
-    redis.call('ZADD', at.bereaved, now, at.name .. '/' .. life)
-    redis.call('PUBLISH', at.wake, '')
-  end
+  if not has_living(at.family) then return end
+  redis.call('ZADD', at.bereaved, now, at.name .. '/' .. life)
+  redis.call('PUBLISH', at.wake, '')
+end
+
+-- … and the next life has a family of its own
+local function leave_family(at, orphans, life, now)
+  bereave(at, life, now)
+  if has_living(at.family) then redis.call('RENAME', at.family, orphans) else redis.call('DEL', at.family) end
 end

@@ -3,8 +3,8 @@
 local function parent_of(keys, timers, id, name, events)
   if #keys == 0 then return nil end
   return {
-    instance = keys[1], steps = keys[2], family = keys[3], stream = keys[4], suspended = keys[5], queued = keys[6],
-    timers = timers, id = id, name = name, events = events,
+    instance = keys[1], steps = keys[2], inbox = keys[3], family = keys[4], stream = keys[5], suspended = keys[6],
+    queued = keys[7], timers = timers, id = id, name = name, events = events,
   }
 end
 
@@ -34,10 +34,12 @@ local function tell_family(parent, id, status, json)
     redis.call('HSETNX', parent.family, '_first:' .. key, number)
   end
   local point = open_point(parent.steps, key)
-  if point and point.kind == 'child' and is_decided(parent.family, key, point.accepts) then
-    withdraw_point(parent, key)
-    deliver(parent.instance, parent.stream, parent.id, parent.name, parent.suspended, parent.queued, parent.events)
-  end
+  if not point or point.kind ~= 'child' then return end
+  local is_woken, is_over = is_decided(parent.family, key, point.accepts)
+  if not is_woken then return end
+  withdraw_point(parent, key)
+  if is_over then decide(parent, point.choice, key) end
+  deliver(parent.instance, parent.stream, parent.id, parent.name, parent.suspended, parent.queued, parent.events)
 end
 
 -- before a child is resumed. What the parent has recorded stays: its replays read it here
