@@ -2,7 +2,7 @@
 
 `ns:workflows` holds one JSON object a workflow:
 
-    {"takes_input":true,"input_types":["object"],"input_schema":{…},"output_schema":null,"retention_ms":604800000}
+    {"takes_input":true,"input_types":["object"],"input_schema":{…},"output_schema":null,"retention_ms":604800000,"deadline_ms":null}
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Announcement:
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
     retention_ms: int | None
+    deadline_ms: int | None
 
 
 def announcement(workflow: Workflow[Any, Any], codec: Codec, retention_s: float | None = None) -> bytes:
@@ -43,6 +44,7 @@ def announcement(workflow: Workflow[Any, Any], codec: Codec, retention_s: float 
             "input_schema": input_codec.schema if input_codec else None,
             "output_schema": codec.returned_by(workflow.fn).schema,
             "retention_ms": round(kept_s * 1000),
+            "deadline_ms": workflow.deadline_ms,
         }
     )
 
@@ -58,6 +60,7 @@ def parse(name: str, raw: bytes) -> Announcement:
             input_schema=said.get("input_schema"),
             output_schema=said.get("output_schema"),
             retention_ms=said.get("retention_ms"),
+            deadline_ms=said.get("deadline_ms"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StorageError(f"what is announced of workflow {name!r} cannot be read: {error!r}") from error

@@ -211,7 +211,9 @@ class Client:
         online = self._require_started()
         known = await self._definitions.known(workflow)
         raw = await self._definitions.encode(known, input, f"the input of {name}/{chosen}")
-        created = await online.store.invoke(online.store.keys.of(name, chosen), new_token(), raw, due, called)
+        created = await online.store.invoke(
+            online.store.keys.of(name, chosen), new_token(), raw, due, called, known.deadline_ms
+        )
         return self._handle(workflow, chosen, created=created)
 
     @overload
@@ -268,6 +270,7 @@ class Client:
             answers = await online.store.invoke_many(
                 [(online.store.keys.of(name, each), new_token(), raw) for each, raw in zip(batch, raws, strict=True)],
                 called,
+                known.deadline_ms,
             )
             handles += (
                 answer if isinstance(answer, InputConflict) else self._handle(workflow, each, created=answer)

@@ -203,6 +203,7 @@ class Origin(NamedTuple):
     life: str
     input: bytes
     labels: Labels
+    deadline_ms: int | None
     steps: Mapping[str, bytes]
     """All fields: records by their keys, and what scripts know of them."""
     family: Mapping[str, bytes]

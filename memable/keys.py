@@ -29,14 +29,15 @@ Fields of an instance: `status`, `message` (what stands behind it), `version` (c
 made by invoke and by `continue_as`), `input`, `output`, `error` (JSON), `invoked_by`, `first_input` (once it has gone
 on in another life: those of the first), `progress` (what `set_status` said last),
 `waiting` (keys of open points, one a line), `retrying` (keys of steps that wait for their next attempt), `entry` (its
-stream entry), `due` (in ms: when a delayed one gets its first), `lease`, `worker`, `control` (who runs it, and its
-channel), `rested_by` (the lease of the run that ended last), `resumed_by`, `cancelled_by` (the tokens of the last 16
-resumes and cancels, one a line; `+` behind one that ended it), `turn`, `said` (numbers of its run's last call that
-opened or withdrew points, and of its last `set_status`), `news` (signals and timers that came while it ran),
-`failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
-`alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line),
-`forked_from` (id and life of the instance whose records it began with, and the key before which they were cut, one a
-line), `created_us`, `started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
+stream entry), `due` (in ms: when a delayed one gets its first), `deadline_ms`, `ends_ms` (how long it may live, and
+until when), `lease`, `worker`, `control` (who runs it, and its channel), `rested_by` (the lease of the run that ended
+last), `resumed_by`, `cancelled_by` (the tokens of the last 16 resumes and cancels, one a line; `+` behind one that
+ended it), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
+`news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
+(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
+had one), `labels` (`K=V`, one a line), `forked_from` (id and life of the instance whose records it began with, and the
+key before which they were cut, one a line), `created_us`, `started_ms`, `completed_ms`; of a child `parent` (its
+`WF/ID`), of a parent `family` (1).
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.
@@ -87,6 +88,9 @@ OVER = "over"
 
 DELAY_KEY = "_delay"
 """Stands for a key in the timer of an instance whose beginning is delayed."""
+
+DEADLINE_KEY = "_deadline"
+"""Stands for a key in the timer of an instance that has a deadline."""
 
 OPEN_PREFIX = "_open:"
 """In a steps hash: before the key of an open point, or of a step that waits for its next attempt."""

@@ -90,7 +90,7 @@ _INVOKE, _CLAIM, _RECORD, _OPEN, _PARK, _FINISH, _RELEASE, _ISOLATE, _SET_STATUS
 _SIGNAL, _SEND, _RESUME, _FIRE_TIMER, _BEGIN, _RECOVER, _FORGET = map(
     lua.later, ("signal", "send", "resume", "fire_timer", "begin", "recover", "forget")
 )
-_CANCEL = lua.later("cancel")
+_CANCEL, _EXPIRE = map(lua.later, ("cancel", "expire"))
 _LEAD, _RESIGN, _BEAT, _ENTER, _DROP_CONSUMER = map(lua.later, ("lead", "resign", "beat", "enter", "drop_consumer"))
 _PAGE, _RECONCILE, _DELETE, _UNLABEL = map(lua.later, ("page", "reconcile", "delete", "unlabel"))
 _CHOOSE = lua.later("choose")
@@ -220,10 +220,16 @@ class Store:
     # ── from applications ────────────────────────────────────────────────────────────────────────────────────────
 
     async def invoke(
-        self, keys: InstanceKeys, life: str, input: bytes, due: Due = NOW, labels: Labels = NO_LABELS
+        self,
+        keys: InstanceKeys,
+        life: str,
+        input: bytes,
+        due: Due = NOW,
+        labels: Labels = NO_LABELS,
+        deadline_ms: int | None = None,
     ) -> bool:
         """Make an instance; whether it is new. `InputConflict` if the id is taken with another input."""
-        return _is_new(keys, input, await self._invoke(keys, life, input, due, labels))
+        return _is_new(keys, input, await self._invoke(keys, life, input, due, labels, deadline_ms))
 
     async def copy(self, keys: InstanceKeys) -> Origin:
         """What a fork of the instance begins with; `InstanceNotFound`."""
@@ -232,26 +238,31 @@ class Store:
         )
         if answer < 0:
             raise _refuse(answer, keys)
-        life, input, labels, *hashes = found
+        life, input, labels, deadline_ms, *hashes = found
         lines = labels.decode().split("\n") if labels else []
         steps, family = ({field.decode(): value for field, value in pairs(each).items()} for each in hashes)
-        return Origin(life.decode(), input, parse_lines(lines), steps, family)
+        return Origin(life.decode(), input, parse_lines(lines), int(deadline_ms) if deadline_ms else None, steps, family)
 
     async def fork(self, keys: InstanceKeys, life: str, origin: Origin, forked_from: str, copied: Copied) -> bool:
         """Make an instance that begins with what was copied; whether it is new. `InputConflict` if there is another.
 
         It is the same if it was made with the same `forked_from`.
         """
-        (answer,) = await self._invoke(keys, life, origin.input, NOW, origin.labels, forked_from, copied)
+        (answer,) = await self._invoke(
+            keys, life, origin.input, NOW, origin.labels, origin.deadline_ms, forked_from, copied
+        )
         if answer == Answer.CONFLICT:
             raise InputConflict(keys.workflow, keys.instance_id, found="and is not this fork")
         return bool(answer == Answer.DONE)
 
     async def invoke_many(
-        self, instances: Sequence[tuple[InstanceKeys, str, bytes]], labels: Labels = NO_LABELS
+        self,
+        instances: Sequence[tuple[InstanceKeys, str, bytes]],
+        labels: Labels = NO_LABELS,
+        deadline_ms: int | None = None,
     ) -> list[bool | InputConflict]:
         """As `invoke` for each, all at once; a conflict stands in its place. Whatever fails, all are waited for."""
-        calls = [self._invoke(*each, NOW, labels) for each in instances]
+        calls = [self._invoke(*each, NOW, labels, deadline_ms) for each in instances]
         await asyncio.wait(calls)
         failures = [error for call in calls if (error := call.exception()) is not None]
         if failures:
@@ -271,6 +282,7 @@ class Store:
         input: bytes,
         due: Due,
         labels: Labels,
+        deadline_ms: int | None,
         forked_from: str = "",
         copied: Copied = NOTHING_COPIED,
     ) -> asyncio.Future[list[Any]]:
@@ -296,6 +308,7 @@ class Store:
             labels="\n".join(lines),
             after_ms=after_ms,
             at_ms=at_ms,
+            deadline_ms="" if deadline_ms is None else deadline_ms,
             wake=keys.partition.wake,
             forked_from=forked_from,
             record_words=2 * len(copied.steps),
@@ -388,6 +401,7 @@ class Store:
                 id=keys.instance_id,
                 name=keys.name,
                 token=token,
+                wake=keys.partition.wake,
                 events=keys.events,
                 family=keys.family,
                 parent_lease=parent_lease,
@@ -793,6 +807,30 @@ class Store:
                     id=keys.instance_id,
                     name=keys.name,
                     events=keys.events,
+                ),
+            )
+        )
+
+    async def expire(
+        self, keys: InstanceKeys, failure: Outcome, retention_ms: int, *, parent: InstanceKeys | None = None
+    ) -> Answer:
+        """Fail an instance whose deadline has come: DONE, or why there was nothing to do.
+
+        Of a child `parent` must be given (see `parent_of`).
+        """
+        ending = self._ending(keys, parent)
+        return Answer(
+            await self.connection.call(
+                _with_parent(_EXPIRE, ending),
+                _EXPIRE.bind(
+                    **ending,
+                    queued=keys.index(Status.QUEUED),
+                    running=keys.index(Status.RUNNING),
+                    suspended=keys.index(Status.SUSPENDED),
+                    failed=keys.index(Status.FAILED),
+                    error=failure.value,
+                    message=failure.message,
+                    retention_ms=retention_ms,
                 ),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overl
 
 from memable.context import Context
 from memable.keys import check_key, check_name
-from memable.retry import INHERIT, Inherit, RetryPolicy
+from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
 
 I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O])
 O = TypeVar("O")  # noqa: E741
@@ -66,6 +67,8 @@ class Workflow(Generic[I, O]):
     input_type: Any
     own_retry: RetryPolicy | None | Inherit
     own_retention: timedelta | None
+    deadline_ms: int | None
+    """For how long an instance may live, from its invoke, before it is failed."""
 
     @property
     def retry(self) -> RetryPolicy | None:
@@ -122,12 +125,13 @@ class App:
         *,
         retry: RetryPolicy | None | Inherit = INHERIT,
         retention: timedelta | None = None,
+        deadline: Duration | None = None,
     ) -> _Decorator:
         """Register the decorated function as a workflow; its name by default. Errors as for `register`."""
 
         def decorate(fn: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
             chosen = getattr(fn, "__name__", None) if name is None else name
-            return self.register(chosen, fn, retry=retry, retention=retention)  # type: ignore[arg-type]  # checked there
+            return self.register(chosen, fn, retry=retry, retention=retention, deadline=deadline)  # type: ignore[arg-type]  # checked there
 
         return decorate
 
@@ -139,6 +143,7 @@ class App:
         *,
         retry: RetryPolicy | None | Inherit = INHERIT,
         retention: timedelta | None = None,
+        deadline: Duration | None = None,
     ) -> Workflow[None, O]: ...
 
     @overload
@@ -149,6 +154,7 @@ class App:
         *,
         retry: RetryPolicy | None | Inherit = INHERIT,
         retention: timedelta | None = None,
+        deadline: Duration | None = None,
     ) -> Workflow[I, O]: ...
 
     def register(
@@ -158,10 +164,16 @@ class App:
         *,
         retry: RetryPolicy | None | Inherit = INHERIT,
         retention: timedelta | None = None,
+        deadline: Duration | None = None,
     ) -> Workflow[Any, Any]:
         """Register `async def fn(ctx)` or `async def fn(ctx, input)` under `name`.
 
-        `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken, `TypeError` for a function of
+        `deadline`: seconds or a `timedelta` from the invoke, or from the last `resume` of an instance that had ended.
+        An instance that lives longer is failed then, with `error_type` `DeadlineExceeded`, wherever it is: queued,
+        running (its worker is told, as for a cancel) or suspended.
+
+        `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken or for a deadline that is not
+        positive, `TypeError` for a function of
         another form, `RuntimeError` once an engine or worker has started with this app.
         """
         check_name("workflow", name)
@@ -178,6 +190,7 @@ class App:
             input_type=input_type,
             own_retry=retry,
             own_retention=None if retention is None else _checked_retention(retention),
+            deadline_ms=None if deadline is None else _deadline_ms(name, deadline),
         )
         self._workflows[name] = workflow
         return workflow
@@ -196,6 +209,13 @@ class App:
     def thaw(self, runner: object) -> None:
         """Allow registrations again, if nothing else runs with this app."""
         self._running.pop(runner, None)
+
+
+def _deadline_ms(name: str, deadline: Duration) -> int:
+    seconds = to_seconds(deadline, f"the deadline of workflow {name!r}")
+    if seconds <= 0:
+        raise ValueError(f"the deadline of workflow {name!r} must be positive, not {deadline!r}")
+    return math.ceil(seconds * 1000)
 
 
 def _checked_retention(retention: timedelta) -> timedelta:

@@ -24,7 +24,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, cast
 
-from memable.keys import BEREFT, DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
+from memable.keys import BEREFT, DEADLINE_KEY, DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
 
 
 class Answer(IntEnum):
@@ -101,6 +101,17 @@ def _binder(name: str, names: Sequence[str]) -> Callable[..., list[Argument]]:
     return bind
 
 
+_NAMES = {
+    "GROUP": GROUP,
+    "ENTRY_FIELD": ENTRY_FIELD,
+    "NEWS": NEWS,
+    "OVER": OVER,
+    "DELAY_KEY": DELAY_KEY,
+    "DEADLINE_KEY": DEADLINE_KEY,
+    "BEREFT": BEREFT,
+}
+"""What scripts know by the names that it has in keys.py."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.\.\.)?")
 _WORD = re.compile(r"\w+")
 
@@ -149,9 +160,7 @@ def assemble(name: str, body: str) -> Script:
     text = "\n".join([*(_text(f"lib/{each}.lua") for each in snippets), body])
     words = set(_WORD.findall(text))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
-    names = {"GROUP": GROUP, "ENTRY_FIELD": ENTRY_FIELD, "NEWS": NEWS, "OVER": OVER, "DELAY_KEY": DELAY_KEY}
-    names["BEREFT"] = BEREFT
-    constants += [f"local {each} = '{value}'" for each, value in names.items()]
+    constants += [f"local {each} = '{value}'" for each, value in _NAMES.items()]
     # the names of keys and arguments come after the snippets, which must not see them
     source = "\n".join(
         [

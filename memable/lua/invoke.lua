@@ -1,18 +1,18 @@
 -- invoke: make an instance and queue it, unless its id is taken; a fork begins with records of another.
--- USES  time, state, timers, clock, listing
+-- USES  time, state, timers, clock, listing, deadline
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes; the records of a fork
 -- KEYS  inbox     hash    the same
 -- KEYS  family    hash    the same; how the children ended that a fork's records are of
 -- KEYS  stream    stream  its entry, unless it is delayed
--- KEYS  timers    zset    or its timer
+-- KEYS  timers    zset    or its timer; that of its deadline
 -- KEYS  queued    zset    its place in the listing
 -- KEYS  expiry    zset    the place of a namesake that has expired goes
 -- KEYS  completed zset    the same
 -- KEYS  failed    zset
 -- KEYS  cancelled zset
 -- KEYS  label_indexes... zset  its places in those of its labels
--- ARGV  id, name, life, input, labels, after_ms, at_ms, wake, forked_from, record_words, records_and_ends...
+-- ARGV  id, name, life, input, labels, after_ms, at_ms, deadline_ms, wake, forked_from, record_words, records_and_ends...
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input, or the same fork | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
 local known = redis.call('HMGET', instance, 'life', 'input', 'invoked_by', 'first_input', 'forked_from')
@@ -51,6 +51,9 @@ if forked_from ~= '' then
   write(steps, 1, tonumber(record_words))
   write(family, record_words + 1, #records_and_ends)
   if #records_and_ends > tonumber(record_words) then redis.call('HSET', instance, 'family', 1) end
+end
+if deadline_ms ~= '' then
+  redis.call('HSET', instance, unpack(start_deadline({timers = timers, name = name, wake = wake}, now, deadline_ms)))
 end
 if labels ~= '' then redis.call('HSET', instance, 'labels', labels) end
 for _, index in ipairs(label_indexes) do redis.call('ZADD', index, created_us, id) end

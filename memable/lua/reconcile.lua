@@ -33,8 +33,9 @@ local function mend_timer(name, key, due_ms)
 end
 
 -- whether a deadline was missing
-local function mend_timers(steps, name, waiting, due_ms)
+local function mend_timers(steps, name, waiting, due_ms, ends_ms)
   local is_mended = mend_timer(name, DELAY_KEY, due_ms)
+  if mend_timer(name, DEADLINE_KEY, ends_ms) then is_mended = true end
   for key in string.gmatch(waiting, '[^\n]+') do
     local due_ms = string.match(redis.call('HGET', steps, key) or '', '"due_ms":(%d+)}$')
     if mend_timer(name, key, due_ms) then is_mended = true end
@@ -47,7 +48,7 @@ for at = 1, #instances_and_steps, 2 do
   local instance, steps = instances_and_steps[at], instances_and_steps[at + 1]
   local place = (at - 1) / 2 * 3
   local id, name, events = ids_names_events[place + 1], ids_names_events[place + 2], ids_names_events[place + 3]
-  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us', 'due', 'retrying')
+  local known = redis.call('HMGET', instance, 'status', 'entry', 'waiting', 'created_us', 'due', 'retrying', 'ends_ms')
   local status, entry, waiting, due_ms, retrying = known[1], known[2], known[3], known[5], known[6]
   local function note(what)
     mended[#mended + 1] = id
@@ -68,7 +69,7 @@ for at = 1, #instances_and_steps, 2 do
     elseif status == 'suspended' and not waiting then
       note('asleep')
     end
-    if mend_timers(steps, name, (waiting or '') .. '\n' .. (retrying or ''), due_ms) then note('timer') end
+    if mend_timers(steps, name, (waiting or '') .. '\n' .. (retrying or ''), due_ms, known[7]) then note('timer') end
   end
 end
 return mended

@@ -1,10 +1,10 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, points, tokens, children, completion, family
+-- USES  time, state, timers, points, tokens, children, completion, family, deadline
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes
 -- KEYS  stream     stream  its entry
--- KEYS  timers     zset    those of open points named in rerun go
+-- KEYS  timers     zset    those of open points named in rerun go; its deadline starts again if it had ended
 -- KEYS  expiry     zset    its place goes
 -- KEYS  queued     zset    to
 -- KEYS  suspended  zset    from, this or one of the next
@@ -13,10 +13,11 @@
 -- KEYS  cancelled  zset
 -- KEYS  family     hash    of a parent: its run is to resume children, and the expiry goes
 -- KEYS  parent...  hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
--- ARGV  id, name, token, events, parent_id, parent_name, parent_events, parent_lease, rerun...
+-- ARGV  id, name, token, wake, events, parent_id, parent_name, parent_events, parent_lease, rerun...
 -- RETURNS  DONE queued, now or by the first try | ALREADY joined | BUSY status | NO_RECORD keys in rerun that have none | UNKNOWN | LEASE_LOST the parent's run is over | STALE not its parent
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
-local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels', 'parent', 'family')
+local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels', 'parent', 'family',
+  'deadline_ms')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return {UNKNOWN} end
 if (known[6] or '') ~= parent_name then return {STALE} end
@@ -61,5 +62,9 @@ if known[7] then ask_for_children(family, token, rerun, from ~= suspended) end
 if kin and from ~= suspended then take_back(kin, id) end
 redis.call('ZREM', expiry, name)
 if known[5] then redis.call('ZREM', expiry, labels_place(name, known[4], known[5])) end
-queue(instance, stream, id, from, queued, events, {'resumed_by', with_token(known[2], token)})
+local facts = {'resumed_by', with_token(known[2], token)}
+if known[8] and from ~= suspended then
+  add_facts(facts, unpack(start_deadline({timers = timers, name = name, wake = wake}, now_ms(), known[8])))
+end
+queue(instance, stream, id, from, queued, events, facts)
 return {DONE}

@@ -14,7 +14,15 @@ from typing import Any
 from memable.announcement import parse
 from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
-from memable.keys import DELAY_KEY, GROUP, Partition, split_expiry_member, split_timer_member
+from memable.keys import (
+    DEADLINE_KEY,
+    DELAY_KEY,
+    GROUP,
+    InstanceKeys,
+    Partition,
+    split_expiry_member,
+    split_timer_member,
+)
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.bereavement import Bereavement
@@ -166,10 +174,24 @@ class Leader:
             return
         try:
             keys = self._partition.of(workflow, instance_id)
-            await (self._store.begin(keys) if key == DELAY_KEY else self._store.fire_timer(keys, key))
+            if key == DELAY_KEY:
+                await self._store.begin(keys)
+            elif key == DEADLINE_KEY:
+                await self._expire(keys)
+            else:
+                await self._store.fire_timer(keys, key)
         except ServerRefused as error:
             self._complain(f"timer {key!r} of {workflow}/{instance_id} cannot be fired", error)
             await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)
+
+    async def _expire(self, keys: InstanceKeys) -> None:
+        """The deadline of a whole instance has come."""
+        deadline_ms = await self._connection.command("HGET", keys.instance, "deadline_ms")
+        lived = f"{int(deadline_ms or 0) / 1000:g} s"
+        failure = failure_outcome("DeadlineExceeded", f"{keys.name} has not ended within its deadline of {lived}")
+        retention_ms, parent = await self._retention_ms(keys.workflow), await self._store.parent_of(keys)
+        if await self._store.expire(keys, failure, retention_ms, parent=parent) == Answer.DONE:
+            _log.warning("%s", failure.message)
 
     # ── what workers left behind ─────────────────────────────────────────────────────────────────────────────────
 

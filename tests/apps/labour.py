@@ -76,6 +76,11 @@ async def listening(ctx: Context, count: int) -> list[Any]:
     return heard
 
 
+@app.workflow("mortal", deadline=3)
+async def mortal(ctx: Context, name: str) -> int:
+    return await ctx.step("mortal:v1", stay, name)
+
+
 @app.workflow("chain")
 async def chain(ctx: Context, name: str) -> list[int]:
     """Three steps; in the middle one, a thread's if the name says so, a worker can be caught."""

@@ -90,6 +90,10 @@ async def listening(ctx: Context) -> None:
     await ctx.suspend("approval", timeout=timedelta(days=1))
 
 
+@app.workflow("mortal", deadline=3600)
+async def mortal(ctx: Context) -> None: ...
+
+
 @app.workflow("sleepy")
 async def sleepy(ctx: Context) -> None:
     await ctx.timer("nap", 0.5)
@@ -198,6 +202,7 @@ async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(
         pytest.param(lambda client: client.invoke(one), Sent(invoke=1), id="invoke"),
         pytest.param(lambda client: client.invoke(one, id="over"), Sent(invoke=1), id="invoke again"),
         pytest.param(lambda client: client.invoke(one, delay=1e6), Sent(invoke=1), id="invoke later"),
+        pytest.param(lambda client: client.invoke(mortal), Sent(invoke=1), id="invoke with a deadline"),
         pytest.param(lambda client: client.invoke_many(one, [None] * 3), Sent(invoke=3), id="invoke_many of 3"),
         pytest.param(
             lambda client: client.signal(approved, "waiting", "approval"),

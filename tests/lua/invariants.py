@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from memable.endpoint import ServerRefused
 from memable.journal import Record
 from memable.keys import (
+    DEADLINE_KEY,
     DELAY_KEY,
     ENTRY_FIELD,
     GROUP,
@@ -65,6 +66,8 @@ _KNOWN = frozenset(
         "rested_by",
         "resumed_by",
         "cancelled_by",
+        "deadline_ms",
+        "ends_ms",
         "news",
         "failed_keys",
         "inbox",
@@ -318,7 +321,7 @@ class _Part:
             workflow, instance_id, key = split_timer_member(member)
             name = f"{workflow}/{instance_id}"
             if name not in self.instances or not self._is_waited_for(self.instances[name], key):
-                yield f"timer {member} belongs to no open point, and to no delay"
+                yield f"timer {member} belongs to no open point, to no delay and to no deadline"
         for name, at in self.expiry.items():
             if split_expiry_member(name)[:2] not in self._names and at > self.scene.now_ms:
                 yield f"{name} is gone before its retention ended"
@@ -358,6 +361,8 @@ class _Part:
     def _is_waited_for(self, keys: InstanceKeys, key: str) -> bool:
         if key == DELAY_KEY:
             return "due" in self.scene.hashes[keys.instance]
+        if key == DEADLINE_KEY:
+            return "ends_ms" in self.scene.hashes[keys.instance]
         return f"_open:{key}" in self._steps(keys)
 
     def _steps(self, keys: InstanceKeys) -> dict[str, str]:
@@ -391,6 +396,7 @@ class _Part:
         elif self.scene.zsets[keys.index(status)][keys.instance_id] != int(fields["created_us"]):
             yield "listed with another time than that of its creation"
         yield from self._of_delay(keys, fields, status)
+        yield from self._of_deadline(keys, fields, status)
         yield from self._of_points(keys, fields)
         yield from self._of_inbox(keys, fields)
         yield from self._of_end(keys, fields, status)
@@ -401,6 +407,13 @@ class _Part:
             yield f"due at {due_ms}, and its timer is {timer_ms}"
         if due_ms is not None and (status is not Status.QUEUED or "attempt" in fields):
             yield f"{status}, and due"
+
+    def _of_deadline(self, keys: InstanceKeys, fields: dict[str, str], status: Status) -> Iterator[str]:
+        ends_ms, timer_ms = fields.get("ends_ms"), self.timers.get(f"{keys.name}/{DEADLINE_KEY}")
+        if (None if ends_ms is None else int(ends_ms)) != timer_ms:
+            yield f"ends at {ends_ms}, and its timer is {timer_ms}"
+        if (ends_ms is not None) != ("deadline_ms" in fields and not status.is_terminal):
+            yield f"{status}, may live for {fields.get('deadline_ms')} ms, and ends at {ends_ms}"
 
     def _of_points(self, keys: InstanceKeys, fields: dict[str, str]) -> Iterator[str]:
         steps = self._steps(keys)

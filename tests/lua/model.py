@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from memable.holding import AnyPoint, BackOff, Held, Member, Point, lines
 from memable.journal import Record
-from memable.keys import DELAY_KEY
+from memable.keys import DEADLINE_KEY, DELAY_KEY
 from memable.lua import Answer
 from memable.state import Status, StepKind
 from tests.lua.invariants import Scene
@@ -66,6 +66,9 @@ class Instance:
     """Keys of open points that have one, and whether it has come."""
     by: dict[str, str] = field(default_factory=dict)
     delay: bool | None = None
+    is_mortal: bool = False
+    ends: bool | None = None
+    """Of one that has a deadline and lives: whether that has come."""
     """Whether the time has come at which it is to begin; nothing once it has begun."""
     seen: set[tuple[str, str]] = field(default_factory=set)
     """Keys and ids of signals that earlier lives took."""
@@ -218,7 +221,7 @@ class Instance:
     def end(self, status: Status, message: str, failed_keys: Sequence[str], ended_itself: str | None) -> None:
         self.withdraw(self.waits())
         self.drop_lease(ended_itself)
-        self.recoveries, self.failed_keys, self.delay = 0, failed_keys, None
+        self.recoveries, self.failed_keys, self.delay, self.ends = 0, failed_keys, None, None
         self.change(status, message)
 
 
@@ -237,10 +240,13 @@ class Model:
         instance = self.instances.get(held.keys.name)
         return Answer.DONE if instance is not None and instance.rested_by == held.lease else Answer.LEASE_LOST
 
-    def invoke(self, name: str, life: str, input: str, labels: str = "", *, is_delayed: bool) -> Answer:
+    def invoke(
+        self, name: str, life: str, input: str, labels: str = "", *, is_delayed: bool, is_mortal: bool
+    ) -> Answer:
         known = self.instances.get(name)
         if known is None:
-            self.instances[name] = Instance(life, input, labels=labels, delay=False if is_delayed else None)
+            delay, ends = False if is_delayed else None, False if is_mortal else None
+            self.instances[name] = Instance(life, input, labels=labels, delay=delay, is_mortal=is_mortal, ends=ends)
         elif known.first_life != life:
             return Answer.ALREADY if (known.first_input or known.input) == input else Answer.CONFLICT
         return Answer.DONE
@@ -335,6 +341,7 @@ class Model:
         instance.invoked_by = instance.invoked_by or instance.life
         instance.first_input = instance.first_input or instance.input
         instance.life, instance.input = life, input
+        instance.ends = False if instance.is_mortal else None
         instance.withdraw(instance.waits())
         instance.retries = {}
         instance.seen |= {(key, by[7:]) for key, by in instance.by.items() if by.startswith("signal ")}
@@ -439,6 +446,13 @@ class Model:
             instance.complete(key, "timer", _late(instance.open[key]))
         return Answer.DONE
 
+    def expire(self, name: str, message: str) -> Answer:
+        instance = self.instances.get(name)
+        if instance is None or not instance.ends:
+            return Answer.NOT_REACHED
+        instance.end(Status.FAILED, message, (), None)
+        return Answer.DONE
+
     def begin(self, name: str) -> Answer:
         instance = self.instances.get(name)
         if instance is None or not instance.delay:
@@ -465,6 +479,8 @@ class Model:
             instance.retries.pop(key, None)
             instance.by.pop(key, None)
         instance.failed_keys, instance.recoveries = (), 0
+        if instance.is_mortal and instance.status.is_terminal:
+            instance.ends = False
         instance.resumes = [token, *instance.resumes][:16]
         instance.change(Status.QUEUED)
         return Answer.DONE
@@ -519,10 +535,9 @@ class Model:
             numbers = {id: str(at) for at, id in enumerate(instance.message_ids, 1)}
             assert _behind(f"id:{MAILBOX}/", inbox) == numbers
             timers = scene.zsets.get(keys.timers, {})
-            delays = set() if instance.delay is None else {DELAY_KEY}
-            assert {
-                m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")
-            } == instance.deadlines.keys() | delays
+            own = {DELAY_KEY} if instance.delay is not None else set[str]()
+            own |= {DEADLINE_KEY} if instance.ends is not None else set()
+            assert {m.split("/", 2)[2] for m in timers if m.startswith(f"{name}/")} == instance.deadlines.keys() | own
 
 
 _NUMBERS = ("version", "attempt", "recoveries", "news", "turn", "said")

@@ -19,7 +19,7 @@ from memable.errors import StepFailed
 from memable.family import Family, NewChild, Standing
 from memable.holding import AnyPoint, BackOff, ChildrenPoint, Held, Member, Outcome, Payload, Point
 from memable.journal import Draft, Record
-from memable.keys import DELAY_KEY, GROUP, InstanceKeys, Keys
+from memable.keys import DEADLINE_KEY, DELAY_KEY, GROUP, InstanceKeys, Keys
 from memable.lua import Answer
 from memable.moments import Due
 from memable.pubsub import Subscriptions
@@ -212,6 +212,17 @@ class Stage:
         keys = self.of(instance_id)
         assert await self.store.invoke(keys, new_token(), b'{"id":"42"}', Due.of(delay, ""))
         return keys
+
+    async def mortal(self, deadline_ms: int = LONG_MS, instance_id: str = "42") -> InstanceKeys:
+        """A new instance that has a deadline."""
+        keys = self.of(instance_id)
+        assert await self.store.invoke(keys, new_token(), b'{"id":"42"}', deadline_ms=deadline_ms)
+        return keys
+
+    async def make_deadline_due(self, keys: InstanceKeys) -> None:
+        """Move the end of an instance into the past."""
+        await self.command("ZADD", keys.timers, "XX", 1000, f"{keys.name}/{DEADLINE_KEY}")
+        await self.command("HSET", keys.instance, "ends_ms", 1000)
 
     async def make_delay_due(self, keys: InstanceKeys) -> None:
         """Move the beginning of a delayed instance into the past."""

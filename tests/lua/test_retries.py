@@ -12,8 +12,8 @@ from memable.holding import Copied, Held, LeaseLost, NextLife
 from memable.lua import Answer
 from memable.state import StepKind
 from memable.store import new_token
-from tests.lua.stage import DONE as SHIPPED
 from tests.lua.stage import (
+    BROKEN,
     LONG_MS,
     STEP,
     YES,
@@ -28,6 +28,7 @@ from tests.lua.stage import (
     receive,
     timer,
 )
+from tests.lua.stage import DONE as SHIPPED
 
 DONE, ALREADY, STALE, UNKNOWN = Answer.DONE, Answer.ALREADY, Answer.STALE, Answer.UNKNOWN
 LOST, NOT_REACHED = Answer.LEASE_LOST, Answer.NOT_REACHED
@@ -200,6 +201,12 @@ async def cancel_too_late(stage: Stage) -> None:
     await stage.cancel(held.keys)
 
 
+async def expire(stage: Stage) -> None:
+    keys = await stage.mortal()
+    await stage.make_deadline_due(keys)
+    assert await stage.store.expire(keys, BROKEN, LONG_MS) is DONE
+
+
 async def fire_timer(stage: Stage) -> None:
     held = await stage.parked(timer(after_ms=1e9))
     await stage.make_due(held.keys, "cooling-off")
@@ -297,6 +304,7 @@ TABLE = {
     "resume, rerun": Row(resume_with_rerun, DONE, DONE, DONE, UNKNOWN, Answer.BUSY),
     "cancel": Row(cancel, DONE, DONE, DONE, UNKNOWN, UNKNOWN),
     "cancel, too late": Row(cancel_too_late, ALREADY, ALREADY, ALREADY, UNKNOWN, UNKNOWN),
+    "expire": Row(expire, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "fire_timer": Row(fire_timer, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
     "open, back-off": Row(open_back_off, DONE, LOST, LOST, LOST, LOST),
     "park, back-off": Row(park_back_off, DONE, DONE, LOST, LOST, LOST),

@@ -134,6 +134,12 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.finish(await stage.take(keys), DONE, -1000)
     await store.forget(keys)
     await a_family(stage, instance_id)
+    await stage.mortal(instance_id=instance_id)
+    await stage.make_deadline_due(keys)
+    await store.expire(keys, BROKEN, LONG_MS)
+    await store.resume(keys, new_token())
+    await store.finish(await stage.take(keys), DONE, -1000)
+    await store.forget(keys)
     for lost in ("stream entry", "timer"):
         await stage.invoke(instance_id)
         held = await stage.take(keys)

@@ -33,7 +33,7 @@ from memable.moments import NOW, Due
 from memable.state import Status, StepKind
 from memable.store import new_token
 from tests.lua.model import MAILBOX, Model
-from tests.lua.stage import LONG_MS, WORKFLOW, Call, Stage, Wiretap, back_off, member, receive
+from tests.lua.stage import BROKEN, LONG_MS, WORKFLOW, Call, Stage, Wiretap, back_off, member, receive
 
 REFUSALS = (
     InputConflict,
@@ -211,13 +211,24 @@ class StoreMachine(RuleBasedStateMachine):
         input=st.sampled_from(["1", "2"]),
         due=st.sampled_from([NOW, NOW, Due(after_ms=-1.5), Due(after_ms=NEVER_MS)]),
         labels=st.sampled_from([NO_LABELS, {"a": "1"}, {"a": "1", "b": "x=/~:y"}]),
+        deadline_ms=st.sampled_from([None, LONG_MS]),
         is_answered=st.booleans(),
     )
-    def invoke(self, instance_id: str, input: str, due: Due, is_answered: bool, labels: Labels = NO_LABELS) -> None:
+    def invoke(
+        self,
+        instance_id: str,
+        input: str,
+        due: Due,
+        is_answered: bool,
+        labels: Labels = NO_LABELS,
+        deadline_ms: int | None = LONG_MS,
+    ) -> None:
         keys, life, lines = self.of(instance_id), new_token(), "\n".join(lines_of(labels))
         self.make(
-            lambda: self.store.invoke(keys, life, input.encode(), due, labels),
-            lambda: self.model.invoke(keys.name, life, input, lines, is_delayed=due.after_ms == NEVER_MS),
+            lambda: self.store.invoke(keys, life, input.encode(), due, labels, deadline_ms),
+            lambda: self.model.invoke(
+                keys.name, life, input, lines, is_delayed=due.after_ms == NEVER_MS, is_mortal=deadline_ms is not None
+            ),
             is_answered=is_answered,
         )
 
@@ -598,6 +609,26 @@ class StoreMachine(RuleBasedStateMachine):
         instance.delay = True
         if begins:
             self.begin(instance_id, is_answered)
+        self.look()
+
+    @rule(instance_id=ids, is_answered=st.booleans())
+    def expire(self, instance_id: str, is_answered: bool) -> None:
+        keys = self.of(instance_id)
+        self.make(
+            lambda: self.store.expire(keys, BROKEN, LONG_MS),
+            lambda: self.model.expire(keys.name, BROKEN.message),
+            is_answered=is_answered,
+        )
+
+    @rule(instance_id=ids, expires=st.booleans(), is_answered=st.booleans())
+    def its_own_deadline_comes(self, instance_id: str, expires: bool, is_answered: bool) -> None:
+        instance = self.model.instances.get(self.of(instance_id).name)
+        if instance is None or instance.ends is None:
+            return
+        self.wait(self.stage.make_deadline_due(self.of(instance_id)))
+        instance.ends = True
+        if expires:
+            self.expire(instance_id, is_answered)
         self.look()
 
     @rule(instance_id=ids, fires=st.booleans())

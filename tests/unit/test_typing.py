@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
 
-from memable import Client, Context, InputConflict, Invocation, StepFailed, SuspendPoint, Workflow
+from memable import Client, Context, InputConflict, Invocation, StepFailed, SuspendPoint, Workflow, WorkflowState
 from tests.integration.applications import APPROVAL, Order, Receipt, maybe, order, ping
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         assert_type(await client.signal(order, "42", "key"), Invocation[Receipt])
         assert_type(await client.signal(order, "42", SuspendPoint("key")), Invocation[Receipt])
         assert_type(await client.resume(order, "42"), Invocation[Receipt])
+        assert_type(await client.cancel(order, "42", reason="no more"), WorkflowState)
+        assert_type(await handle.cancel(), WorkflowState)
         await handle.signal(APPROVAL, False)
         await handle.signal("key", {"any": "thing"})
 

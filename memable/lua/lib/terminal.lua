@@ -5,19 +5,17 @@
 -- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused; `facts`, further
 -- fields of the instance to write.
 
-local DEADLINE = '_deadline'
-
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
     'deadline_ms', 'due', 'inbox', 'retrying', 'labels', 'family', 'life', 'choosing')
   withdraw_all(at, known[4], known[10], known[14])
   if known[1] then take_from_stream(at.stream, known[1]) end
   if known[7] or known[8] then
-    redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE), timer_member(at.name, DELAY_KEY))
+    redis.call('ZREM', at.timers, timer_member(at.name, DEADLINE_KEY), timer_member(at.name, DELAY_KEY))
   end
   if known[5] and not ended.by then redis.call('PUBLISH', known[5], OVER .. ' ' .. known[6]) end
   local now = now_ms()
-  local facts = drop_lease(at.instance, ended.by, 'recoveries', 'failed_keys', 'due')
+  local facts = drop_lease(at.instance, ended.by, 'recoveries', 'failed_keys', 'due', 'ends_ms')
   add_facts(facts, 'completed_ms', whole(now), unpack(ended.facts or {}))
   if ended.field then add_facts(facts, ended.field, ended.value) end
   if (ended.failed_keys or '') ~= '' then add_facts(facts, 'failed_keys', ended.failed_keys) end
