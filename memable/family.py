@@ -107,7 +107,9 @@ class Family:
         keys = self._held.keys
         return keys.partition.of(call.name, child_id(keys.instance_id, self._held.life, call.key, number))
 
-    async def spawn(self, call: ChildrenCall, first: int, children: Sequence[NewChild]) -> Standing:
+    async def spawn(
+        self, call: ChildrenCall, first: int, children: Sequence[NewChild], deadline_ms: int | None = None
+    ) -> Standing:
         """Make the next children, and read how far all of them are; with none, only that.
 
         `LeaseLost`; `StepConflict` if the key's children are of another workflow, or of another number.
@@ -118,6 +120,7 @@ class Family:
             steps=held.keys.steps,
             family=held.keys.family,
             stream=any_child.stream,
+            timers=any_child.timers,
             queued=any_child.index(Status.QUEUED),
             children=[each.keys.instance for each in children],
             lease=held.lease,
@@ -127,6 +130,8 @@ class Family:
             workflow=call.name,
             total=call.total,
             first=first,
+            deadline_ms="" if deadline_ms is None else deadline_ms,
+            wake=any_child.partition.wake,
             ids_lives_inputs=[word for each in children for word in (each.keys.instance_id, each.life, each.input)],
         )
         script = Script(_SPAWN.name, _SPAWN.source, _SPAWN.sha, _SPAWN.key_count - 1 + len(children))

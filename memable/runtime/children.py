@@ -121,7 +121,8 @@ class Children:
 
     async def _spawn(self, call: ChildrenCall, first: int, children: Sequence[NewChild]) -> Standing:
         with self._run.rest.flying():
-            return await self._family.spawn(call, first, children)
+            deadline_ms = (await self._definitions.known(call.workflow)).deadline_ms if children else None
+            return await self._family.spawn(call, first, children, deadline_ms)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
