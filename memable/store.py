@@ -241,7 +241,9 @@ class Store:
         life, input, labels, deadline_ms, *hashes = found
         lines = labels.decode().split("\n") if labels else []
         steps, family = ({field.decode(): value for field, value in pairs(each).items()} for each in hashes)
-        return Origin(life.decode(), input, parse_lines(lines), int(deadline_ms) if deadline_ms else None, steps, family)
+        return Origin(
+            life.decode(), input, parse_lines(lines), int(deadline_ms) if deadline_ms else None, steps, family
+        )
 
     async def fork(self, keys: InstanceKeys, life: str, origin: Origin, forked_from: str, copied: Copied) -> bool:
         """Make an instance that begins with what was copied; whether it is new. `InputConflict` if there is another.

@@ -15,6 +15,7 @@ from memable import App, Context, Status, SuspendPoint, WorkflowFailed
 from tests.fundamentals.starting import Start
 
 
+@pytest.mark.spec("deadline")
 async def test_an_instance_that_waits_for_too_long_fails(start: Start) -> None:
     app = App()
 
@@ -30,6 +31,7 @@ async def test_an_instance_that_waits_for_too_long_fails(start: Start) -> None:
         assert "order/42 has not ended within its deadline of 0.2 s" in caught.value.error_message
 
 
+@pytest.mark.spec("deadline")
 async def test_one_that_runs_is_stopped_as_by_a_cancel(start: Start) -> None:
     app, stopped = App(), asyncio.Event()
 
@@ -78,6 +80,21 @@ async def test_resume_gives_it_the_whole_time_again(start: Start) -> None:
         await instance.signal("address", "1 Main Street")
         assert await instance.result() == "1 Main Street"
     assert called == ["charge"]
+
+
+@pytest.mark.spec("continue-as-deadline")
+async def test_each_life_has_the_whole_time(start: Start) -> None:
+    app = App()
+
+    @app.workflow("counter", deadline=1)
+    async def counter(ctx: Context, life: int) -> int:
+        await ctx.timer("a while", 0.4)
+        if life < 4:
+            ctx.continue_as(life + 1)
+        return life
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(counter, 1)).result() == 4
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), "soon", timedelta(0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import memable
-from memable import App, Client, Context, Engine, Settings
+from memable import App, ChildFailed, Client, Context, Engine, Settings
 
 
 def app_with(deadline: float | None) -> App:
@@ -46,3 +46,25 @@ async def test_the_first_invoke_of_an_id_decides(redis_url: str, namespace: str)
         assert (await client.invoke(first, id="1")).created
         assert not (await client.invoke(second, id="1")).created
         assert await deadline_of(client, "1") is None
+
+
+async def test_a_fork_has_that_of_its_origin(redis_url: str, namespace: str) -> None:
+    async with Engine(app_with(60), url=redis_url, settings=Settings(namespace=namespace)) as engine:
+        await (await engine.invoke("work", id="1")).wait()
+        fork = await engine.fork("work", "1", new_id="2")
+        assert await deadline_of(engine, fork.instance_id) == 60_000
+
+
+async def test_a_child_has_that_of_its_workflow_and_its_parent_is_told(redis_url: str, namespace: str) -> None:
+    app = app_with(0.3)
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.call("child", "work")
+        except ChildFailed as failure:
+            return failure.error_type
+        return "in time"
+
+    async with Engine(app, url=redis_url, settings=Settings(namespace=namespace)) as engine:
+        assert await (await engine.invoke(parent)).result() == "DeadlineExceeded"
