@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from memable import Client, Invocation, Status, StepState
 from memable.embedded import TemporaryServer
 from tests.apps import labour
@@ -24,6 +26,7 @@ async def an_hour_passes(crew: Crew) -> None:
     assert await crew.connection.command("ZADD", timers, "XX", "CH", 1000, "persistent/p/try:v1") == 1
 
 
+@pytest.mark.spec("durable-backoff")
 async def test_attempts_and_deadline_outlive_worker_and_redis(
     server: TemporaryServer, namespace: str, tmp_path: Path
 ) -> None:
@@ -58,6 +61,7 @@ async def test_attempts_and_deadline_outlive_worker_and_redis(
         assert (step.state, step.attempts) == (StepState.COMPLETED, 3)
 
 
+@pytest.mark.spec("durable-backoff")
 async def test_a_worker_is_free_while_its_instances_wait(crew: Crew) -> None:
     """More of them than it has slots."""
     async with crew.worker(lease=1, concurrency=2) as worker:

@@ -392,6 +392,7 @@ async def states_of(engine: Engine, workflow: str = "patient") -> dict[str, str]
     return {each.instance_id.rpartition("~")[2]: str(each.state) for each in found}
 
 
+@pytest.mark.spec("fan-out-fail-fast")
 async def test_the_first_failure_cancels_the_others(start: Start) -> None:
     async with start(patients(failing=[1])) as engine:
         instance = await engine.invoke("all_of_three", id="1")
@@ -472,6 +473,42 @@ async def test_a_parent_that_ends_takes_its_living_children_along(start: Start, 
             return await states_of(engine) == dict.fromkeys("012", reason)
 
         await until(are_cancelled, "the end of all children")
+
+
+@pytest.mark.spec("continue-as-children")
+async def test_a_life_that_ends_takes_its_living_children_along_and_not_those_of_the_next(
+    start: Start,
+) -> None:
+    app = patients(failing=[])
+
+    @app.workflow("lives")
+    async def lives(ctx: Context, life: int) -> list[str]:
+        children = asyncio.ensure_future(ctx.fan_out("three", range(3), "patient"))
+        if life == 1:
+            await ctx.suspend("next life")
+            assert not children.done()
+            ctx.continue_as(2)
+        return await children
+
+    async with start(app) as engine:
+        instance = await engine.invoke(lives, 1, id="1")
+        await until(lambda: has_started(engine, "patient", 3), "three children")
+        first = {each.instance_id for each in (await engine.list_instances("patient")).items}
+        await instance.signal("next life", buffer=True)
+        await until(lambda: has_started(engine, "patient", 6), "those of the second life")
+
+        async def state_of_the_first() -> set[str]:
+            found = (await engine.list_instances("patient")).items
+            return {str(each.state) for each in found if each.instance_id in first}
+
+        async def are_cancelled() -> bool:
+            return await state_of_the_first() == {"cancelled: its parent lives/1 is over"}
+
+        await until(are_cancelled, "the end of the children of the first life")
+        for child in (await engine.list_instances("patient")).items:
+            if child.instance_id not in first:
+                await engine.signal("patient", child.instance_id, "answer", "yes", buffer=True)
+        assert await instance.result() == ["yes"] * 3
 
 
 async def has_started(engine: Engine, workflow: str, count: int) -> bool:
@@ -556,6 +593,7 @@ async def test_durable_compensation_is_the_parents_business(start: Start) -> Non
     assert ledger == ["book flight", "book hotel", "cancel hotel", "cancel flight"]
 
 
+@pytest.mark.spec("first", "first-child")
 async def test_a_child_may_win_a_race_or_lose_it_and_is_cancelled_then(start: Start) -> None:
     app = patients(failing=[])
 

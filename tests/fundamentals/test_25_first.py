@@ -52,6 +52,7 @@ def deciding() -> App:
     return app
 
 
+@pytest.mark.spec("first")
 async def test_what_is_done_first_is_chosen(start: Start) -> None:
     async with start(deciding()) as engine:
         instance = await engine.invoke("deciding", id="1")
@@ -63,6 +64,7 @@ async def test_what_is_done_first_is_chosen(start: Start) -> None:
         assert await instance.result() == ["objection", "too expensive", "no"]
 
 
+@pytest.mark.spec("first-signal", "first-timer", "first-recorded")
 async def test_who_has_lost_is_not_waited_for_any_more(start: Start) -> None:
     async with start(deciding()) as engine:
         instance = await engine.invoke("deciding", id="1")
@@ -84,6 +86,7 @@ async def test_who_has_lost_is_not_waited_for_any_more(start: Start) -> None:
         assert (choice.kind, choice.state, choice.result) == (StepKind.CHOICE, StepState.COMPLETED, "answer")
 
 
+@pytest.mark.spec("first-signal")
 async def test_of_two_signals_at_the_same_time_one_is_accepted_and_the_other_superseded(start: Start) -> None:
     async with start(deciding()) as engine:
         for number in range(10):
@@ -98,6 +101,7 @@ async def test_of_two_signals_at_the_same_time_one_is_accepted_and_the_other_sup
             assert await instance.result() == [*accepted, ""]
 
 
+@pytest.mark.spec("first", "first-signal")
 async def test_a_timer_is_the_deadline_of_all_others(start: Start) -> None:
     app = App()
 
@@ -132,9 +136,37 @@ async def test_a_signal_that_was_kept_wins_at_once_and_the_others_are_never_wait
             await instance.signal(ANSWER, True)
 
 
+@pytest.mark.spec("first-buffered")
+async def test_a_signal_that_was_kept_for_one_who_loses_is_dropped_with_it(start: Start) -> None:
+    """Not even the next life, which would have got what nobody has read, gets it."""
+    app = App()
+
+    @app.workflow("lives")
+    async def lives(ctx: Context, life: int) -> str:
+        if life == 2:
+            return await ctx.suspend(OBJECTION)
+        await ctx.suspend("begin")
+        name, _ = await ctx.first("outcome", {"answer": ctx.suspend(ANSWER), "objection": ctx.suspend(OBJECTION)})
+        assert name == "answer"
+        return ctx.continue_as(2)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(lives, 1)
+        await instance.wait()
+        await instance.signal(ANSWER, True, buffer=True)
+        await instance.signal(OBJECTION, "kept", buffer=True)
+        await instance.signal("begin")
+        async for state in instance.states():
+            if state.key == OBJECTION.key:
+                break
+        await instance.signal(OBJECTION, "of the second life")
+        assert await instance.result() == "of the second life"
+
+
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("first", "first-recorded", "first-step", "calls-are-objects")
 async def test_steps_may_race_too_and_a_replay_makes_the_same_choice_when_all_of_them_are_done(start: Start) -> None:
     app, slow_may_end = App(), asyncio.Event()
     chosen: list[str] = []

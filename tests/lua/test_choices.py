@@ -57,6 +57,7 @@ async def test_an_undecided_race_shows_what_it_waits_for_and_is_no_point_itself(
         await stage.store.signal(held.keys, "race", "s1", YES)
 
 
+@pytest.mark.spec("first-signal", "first-timer")
 async def test_the_signal_that_comes_first_is_chosen_and_the_other_is_superseded(stage: Stage) -> None:
     held = await parked(stage)
     await stage.store.signal(held.keys, "b", "s1", YES)

@@ -49,6 +49,7 @@ async def expire(stage: Stage, keys: InstanceKeys) -> Answer:
     return await stage.store.expire(keys, BROKEN, LONG_MS)
 
 
+@pytest.mark.spec("deadline")
 async def test_it_counts_from_the_invoke_also_of_one_that_is_delayed(stage: Stage) -> None:
     for reach in (queued, delayed):
         keys = await reach(stage)
@@ -68,6 +69,7 @@ async def test_the_leader_is_woken_for_the_earliest(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("reach", [queued, delayed, running, suspended])
+@pytest.mark.spec("deadline")
 async def test_an_instance_is_failed_wherever_it_is(stage: Stage, reach: Reach) -> None:
     keys = await reach(stage)
     before = await stage.check()

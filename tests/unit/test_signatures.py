@@ -15,14 +15,15 @@ from memable import Context, CurrentStep, Invocation, StepRecord, WorkflowMetada
 # as the contract has them; `...`: a default that it does not name
 PROMISED = """
 App(*, default_retry=None, retention=timedelta(days=7), lifespan=None)
-App.workflow(self, name=None, *, retry=..., retention=...)
-App.register(self, name, fn, *, retry=..., retention=...)
+App.workflow(self, name=None, *, retry=..., retention=..., deadline=None)
+App.register(self, name, fn, *, retry=..., retention=..., deadline=None)
 SuspendPoint(key, type=...)
 Context.step(self, key, fn, *args, timeout=None, retry=..., returns=None)
 Context.suspend(self, point, *, status=None, timeout=None)
 Context.timer(self, key, duration)
 Context.sleep_until(self, key, when)
 Context.set_status(self, message)
+Context.first(self, key, calls)
 Context.map(self, key, items, fn, *, concurrency=None, fail_fast=True)
 Context.call(self, key, workflow, input=...)
 Context.fan_out(self, key, items, workflow, *, concurrency=None, fail_fast=True)

@@ -10,9 +10,6 @@ from tests.markdown import ROOT
 from tests.spec import PAGE, STATEMENTS, page
 
 PENDING = {
-    # on their way to main: ctx.first, deadline, and what cancels children
-    *("first", "first-recorded", "first-signal", "first-buffered", "first-timer", "first-step", "first-child"),
-    *("continue-as-children", "fan-out-fail-fast"),
     # nobody has said what it is
     "codec",
 }
