@@ -137,7 +137,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: type[T],
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[T]: ...
 
     @overload
@@ -149,7 +149,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[T]: ...
 
     @overload
@@ -161,7 +161,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[T]: ...
 
     def step(  # type: ignore[misc]  # mypy does not see that *args: Any takes *args: *Ts
@@ -207,7 +207,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: type[T],
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T]]: ...
 
     @overload
@@ -222,7 +222,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T]]: ...
 
     @overload
@@ -237,7 +237,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T]]: ...
 
     @overload
@@ -252,7 +252,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: type[T],
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T | StepFailed]]: ...
 
     @overload
@@ -267,7 +267,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T | StepFailed]]: ...
 
     @overload
@@ -282,7 +282,7 @@ class Context:
         timeout: Duration | None = None,
         retry: RetryPolicy | None | Inherit = INHERIT,
         returns: None = None,
-        upgrade: Callable[[Any], T] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
     ) -> DurableCall[list[T | StepFailed]]: ...
 
     def map(

@@ -195,6 +195,8 @@ class NextLife(NamedTuple):
     life: str
     """Its token."""
     input: bytes
+    read: Sequence[str] = ()
+    """Keys of signals and messages that the author was handed in the life that ends; the others are left to this."""
 
 
 class Origin(NamedTuple):

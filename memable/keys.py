@@ -50,9 +50,9 @@ of the one that failed first); and `_living` (of all keys), `_resumed` (the toke
 that failed before are resumed by it), `_rerun:KEY` (that of the last with this key in `rerun`: all of them are).
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
-`_by:KEY` (what completed it: `timer`, its deadline; `signal` or `message`, and its id; or `choice` and the key of the
-`first` in which it has lost) and `_retry:KEY` (how often a step was called that is to be called again, and the start of
-the first call in ms).
+`_by:KEY` (what completed it: `timer`, its deadline; `signal` and its id; `message`, mailbox and id; or `choice` and the
+key of the `first` in which it has lost) and `_retry:KEY` (how often a step was called that is to be called again, and
+the start of the first call in ms).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
 one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each

@@ -706,6 +706,7 @@ class Store:
                 input=next_life.input,
                 events=keys.events,
                 wake=keys.partition.wake,
+                read=next_life.read,
             ),
         )
         if answer < 0:

@@ -1,16 +1,16 @@
 -- continue_as: end a life of an instance and begin the next, queued, with an empty journal.
--- USES  time, state, timers, points, children, seen, knowledge, deadline
+-- USES  time, state, timers, points, children, inbox, bequest, knowledge, deadline
 -- KEYS  instance  hash    life, input; first_input and invoked_by keep those of the first life; what is of one life goes
 -- KEYS  steps     hash    goes
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  timers    zset    those of open points go; its deadline starts again
--- KEYS  inbox     hash    stays, and gets the ids of signals that this life took
+-- KEYS  inbox     hash    stays, and gets what this life leaves to the next
 -- KEYS  running   zset    from
 -- KEYS  queued    zset    to
 -- KEYS  family    hash    goes
 -- KEYS  orphans   hash    or is kept here, for the leader to cancel the living children of the life that ends
 -- KEYS  bereaved  zset    of which it learns here
--- ARGV  id, name, lease, known, entry, life, input, events, wake
+-- ARGV  id, name, lease, known, entry, life, input, events, wake, read...
 -- RETURNS  DONE the next life has begun | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
 local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'life', 'input', 'invoked_by', 'waiting',
@@ -18,7 +18,7 @@ local held = redis.call('HMGET', instance, 'lease', 'rested_by', 'life', 'input'
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
 withdraw_all({instance = instance, steps = steps, timers = timers, name = name}, held[6], held[7], held[8])
-keep_seen(instance, inbox, steps)
+leave_to_next_life(instance, inbox, steps, read)
 redis.call('DEL', steps)
 if held[9] then leave_family({family = family, bereaved = bereaved, name = name, wake = wake}, orphans, held[3], now_ms()) end
 take_from_stream(stream, entry)

@@ -1,5 +1,5 @@
 -- record: write a step's record once, if this run still holds the instance.
--- USES  time, state, timers, points, knowledge
+-- USES  time, knowledge
 -- KEYS  instance  hash  lease, recoveries
 -- KEYS  steps     hash  step key -> record
 -- ARGV  lease, known, key, head, tail, elapsed_ms

@@ -25,7 +25,7 @@ if not must_queue_up then
     if point and point.kind == 'message' and point.accepts == mailbox then
       read_next(inbox, mailbox)
       local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, name = name}
-      complete_point(here, key, point, 'message ' .. message_id, head, tail)
+      complete_point(here, key, point, 'message ' .. mailbox .. '/' .. message_id, head, tail)
       deliver(instance, stream, id, name, suspended, queued, events)
       return {DONE}
     end

@@ -125,6 +125,7 @@ class Run:
         self._recordings: dict[str, asyncio.Task[None]] = {}
         self._refusals = 0
         self._next_life: NextLife | None = None
+        self._read: list[str] = []
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
@@ -441,6 +442,7 @@ class Run:
                 self._used.discard(key)  # the author gave up on it, and may wait again
                 raise
             record = Record(raw)
+        self._read.append(key)
         return self._hand_back(what, key, record, wait.kind, wait.codec)
 
     def _changed(self) -> None:
@@ -485,7 +487,8 @@ class Run:
             raise self._refusal("continue_as")
         if self._next_life is None:
             raw = encode_input(self._workshop.codec, self._workflow, input, f"the next input of {self.name}")
-            self._next_life = NextLife(new_token(), raw)
+            # what comes from here on, nobody in this life can act on
+            self._next_life = NextLife(new_token(), raw, tuple(self._read))
             self.rest.close()
             # an author who swallows what is raised here, or another task that waits, does not keep this life going
             self._farewell.limit()
@@ -508,8 +511,8 @@ class Run:
                     # with the whole loop, by asyncio.run: nothing the author did, and nobody is left to record it
                     self.stop(End.HANDED_BACK)
                     raise
-                if self.over is None and self._next_life is None:
-                    outcome = self._failed(error)
+                if self.over is None:
+                    outcome = None if self._next_life else self._failed(error)
             else:
                 if self._next_life is None:
                     outcome = self._completed(output)

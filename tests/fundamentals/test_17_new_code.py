@@ -488,7 +488,8 @@ async def test_old_and_new_code_may_run_at_once_and_a_worker_only_takes_the_work
             assert shipped.startswith("ship by ")
         assert await new.terminate() == 0
         waits = await client.invoke("invoice", id="waits")
-        assert await (await client.invoke("order", id="another")).wait()  # the old release takes what it has
+        another = await client.invoke("order", id="another")
+        assert (await another.wait()).key == "go:v1"  # the old release takes what it has
         metadata = await waits.metadata()
         assert metadata is not None
         assert str(metadata.state) == "queued"

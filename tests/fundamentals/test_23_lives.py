@@ -421,3 +421,29 @@ async def test_messages_that_nobody_has_read_are_there_in_the_next_life_and_thos
         for text in ("one", "two", "three"):  # whoever sent the first had no reply
             await instance.send("chat", text, message_id=text)
         assert await instance.result() == ["one", "two", "three"]
+
+
+async def test_what_comes_when_a_life_is_about_to_end_is_read_by_the_next(start: Start) -> None:
+    """Nobody in the old one can act on it any more, and its sender is told that it is accepted."""
+    app, opened, continued, go = App(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.workflow("chat")
+    async def chat(ctx: Context, number: int) -> Any:
+        waits = [asyncio.create_task(each) for each in (ctx.receive("message", "chat"), ctx.suspend(MORE))]
+        if number == 1:
+            asyncio.create_task(ctx.step("slow", go.wait))  # noqa: RUF006  (in flight when the life ends)
+            await ctx.step("until both are open", opened.wait)
+            continued.set()
+            ctx.continue_as(2)
+        return await asyncio.gather(*waits)
+
+    async with start(app) as engine:
+        instance = await engine.invoke(chat, 1, id="1")
+        while set((await _metadata(engine, "chat")).waiting_on) != {"message", MORE.key}:
+            await asyncio.sleep(0.01)
+        opened.set()
+        await continued.wait()
+        await engine.send("chat", "1", "chat", "hello", message_id="m")
+        await instance.signal(MORE, True, signal_id="s")
+        go.set()
+        assert await instance.result() == ["hello", True]

@@ -7,7 +7,7 @@ time is the same method with the same arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from memable.holding import AnyPoint, BackOff, Held, Member, Point, lines
@@ -172,13 +172,28 @@ class Instance:
     def take_from_inbox(self, point: Point) -> bool:
         if point.kind is StepKind.MESSAGE and self.unread:
             message_id, json = self.unread.pop(0)
-            self.record_at_once(point, f"message {message_id}", json)
+            self.record_at_once(point, f"message {MAILBOX}/{message_id}", json)
             return True
         if point.kind in TAKE_SIGNALS and point.key in self.kept:
             signal_id, json = self.kept.pop(point.key)
             self.record_at_once(point, f"signal {signal_id}", b"null" if point.kind is StepKind.TIMER else json)
             return True
         return False
+
+    def leave_to_next_life(self, read: Collection[str]) -> None:
+        back: list[tuple[int, tuple[str, bytes]]] = []
+        for key, by in self.by.items():
+            what, _, id = by.partition(" ")
+            kind, result = self.records.get(key, (StepKind.CHOICE, None))
+            if what == "signal" and (key in read or kind is StepKind.TIMER):
+                self.seen.add((key, id))
+            elif what == "signal":
+                self.kept[key] = (id, result or b"")
+            elif what == "message" and key not in read:
+                id = id.removeprefix(f"{MAILBOX}/")
+                back.append((self.message_ids.index(id), (id, result or b"")))
+        self.unread = [message for _, message in sorted(back)] + self.unread
+        self.records, self.by = {}, {}
 
     def open_point(self, point: Point) -> bool:
         """Whether it was opened, or races otherwise than before."""
@@ -334,7 +349,7 @@ class Model:
             del self.instances[held.keys.name]
         return Answer.DONE
 
-    def continue_as(self, held: Held, life: str, input: str) -> Answer:
+    def continue_as(self, held: Held, life: str, input: str, read: Collection[str]) -> Answer:
         instance = self.held_by(held)
         if instance is None:
             return self._over(held)
@@ -344,8 +359,7 @@ class Model:
         instance.ends = False if instance.is_mortal else None
         instance.withdraw(instance.waits())
         instance.retries = {}
-        instance.seen |= {(key, by[7:]) for key, by in instance.by.items() if by.startswith("signal ")}
-        instance.records, instance.by = {}, {}
+        instance.leave_to_next_life(read)
         instance.progress, instance.attempt, instance.recoveries = "", 0, 0
         instance.drop_lease(held.lease)
         instance.change(Status.QUEUED)
@@ -430,7 +444,7 @@ class Model:
         instance.message_ids.append(message_id)
         receives = [key for key, kind in instance.open.items() if kind is StepKind.MESSAGE]
         if receives:
-            instance.complete(receives[0], f"message {message_id}", json)
+            instance.complete(receives[0], f"message {MAILBOX}/{message_id}", json)
         else:
             instance.unread.append((message_id, json))
         return Answer.DONE

@@ -9,11 +9,11 @@ import pytest
 
 from memable.errors import InputConflict, SignalRejected, SignalSuperseded
 from memable.holding import HistoryLost, LeaseLost, NextLife, Payload
-from memable.journal import Draft
+from memable.journal import Draft, Record
 from memable.lua import Answer
 from memable.state import Status, StepKind
 from memable.store import new_token
-from tests.lua.stage import BROKEN, LONG_MS, STEP, YES, Stage, approval, timer
+from tests.lua.stage import BROKEN, LONG_MS, STEP, YES, Stage, approval, receive, timer
 
 NO = Payload("bool", "boolean", b"false")
 
@@ -141,7 +141,7 @@ async def test_a_signal_that_an_earlier_life_took_is_not_taken_again(stage: Stag
     await stage.store.open(held, [approval(), approval("two words")], [])
     await stage.store.signal(held.keys, "approval", "s1", YES)
     await stage.store.signal(held.keys, "two words", "s1", YES)
-    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    await stage.store.continue_as(held, NextLife(new_token(), b"2", ["two words", "approval"]))
     held = await stage.take(held.keys)
     await stage.store.open(held, [approval(), approval("two words")], [])
     before = await stage.check()
@@ -164,7 +164,7 @@ async def test_it_is_remembered_over_many_lives_and_in_the_end(stage: Stage) -> 
     await stage.store.open(held, [approval()], [])
     await stage.store.signal(held.keys, "approval", "s", YES)
     for _ in range(3):
-        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+        await stage.store.continue_as(held, NextLife(new_token(), b"2", ["approval"]))
         held = await stage.take(held.keys)
     await stage.store.signal(held.keys, "approval", "s", YES)
     await stage.store.finish(held, BROKEN, LONG_MS)
@@ -177,7 +177,7 @@ async def test_of_very_many_the_latest_are_remembered(stage: Stage) -> None:
         keys = [f"p{number}" for number in range(600)]
         await stage.store.open(held, list(map(approval, keys)), [])
         await asyncio.gather(*(stage.store.signal(held.keys, key, f"life {life}", YES) for key in keys))
-        await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+        await stage.store.continue_as(held, NextLife(new_token(), b"2", keys))
         held = await stage.take(held.keys)
     scene = await stage.check()
     seen = scene.hashes[held.keys.inbox]["seen"].split("\n")
@@ -203,3 +203,49 @@ async def test_a_signal_to_a_point_that_went_with_its_life_is_rejected(stage: St
     await stage.store.continue_as(held, NextLife(new_token(), b"2"))
     with pytest.raises(SignalRejected):
         await stage.store.signal(held.keys, "approval", "s", YES)
+
+
+# ── what came, and was not read ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_signal_that_came_and_was_not_read_waits_for_the_same_point_of_the_next_life(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [approval(), approval("other")], [])
+    await stage.store.signal(held.keys, "approval", "s", YES)
+    await stage.store.continue_as(held, NextLife(new_token(), b"2", ["other"]))
+    signal = stage.store.signal
+    held = await stage.take(held.keys)
+    await signal(held.keys, "approval", "s", NO)  # sent again: it is the same
+    with pytest.raises(SignalSuperseded):
+        await signal(held.keys, "approval", "another", NO)
+    ((key, raw),) = (await stage.store.open(held, [approval(), approval("other")], [])).items()
+    assert (key, Record(raw).kind, Record(raw).result) == ("approval", StepKind.SIGNAL, b"true")
+
+
+async def test_an_early_end_of_a_timer_is_of_its_life(stage: Stage) -> None:
+    held = await stage.run()
+    await stage.store.open(held, [timer(after_ms=1e9)], [])
+    await stage.store.signal(held.keys, "cooling-off", "s", Payload("", "null", b"null"))
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    held = await stage.take(held.keys)
+    assert await stage.store.open(held, [timer(after_ms=1e9)], []) == {}
+
+
+async def test_messages_that_came_and_were_not_read_are_the_first_of_the_next_life(stage: Stage) -> None:
+    held = await stage.run()
+    keys = held.keys
+
+    async def send(number: int, text: bytes) -> None:
+        await stage.store.send(keys, "chat", f"m{number}", Payload("", "number", text))
+
+    await stage.store.open(held, [receive("a"), receive("b"), receive("c")], [])
+    for number in range(6):
+        await send(number, b"%d" % number)
+    await stage.store.open(held, [receive("d")], [])
+    # a to d have m0 to m3, and m4 and m5 are in the mailbox
+    await stage.store.continue_as(held, NextLife(new_token(), b"2", ["b"]))
+    held = await stage.take(keys)
+    await send(0, b"99")  # sent again: it is the same
+    read = await stage.store.open(held, [receive(f"r{number}") for number in range(6)], [])
+    assert [Record(read[f"r{number}"]).result for number in range(5)] == [b"0", b"2", b"3", b"4", b"5"]
+    assert "r5" not in read

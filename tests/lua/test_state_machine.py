@@ -540,13 +540,13 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.store.release(held), lambda: self.model.release(held), is_answered=is_answered, held=held
         )
 
-    @rule(data=st.data(), input=st.sampled_from(["1", "2", "3"]), is_answered=st.booleans())
+    @rule(data=st.data(), input=st.sampled_from(["1", "2", "3"]), read=withdrawals, is_answered=st.booleans())
     @precondition(lambda self: self.runs)
-    def continue_as(self, data: st.DataObject, input: str, is_answered: bool) -> None:
+    def continue_as(self, data: st.DataObject, input: str, read: Sequence[str], is_answered: bool) -> None:
         held, life = self.a_run(data), new_token()
         self.make(
-            lambda: self.store.continue_as(held, NextLife(life, input.encode())),
-            lambda: self.model.continue_as(held, life, input),
+            lambda: self.store.continue_as(held, NextLife(life, input.encode(), read)),
+            lambda: self.model.continue_as(held, life, input, read),
             is_answered=is_answered,
             held=held,
         )

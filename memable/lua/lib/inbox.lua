@@ -19,11 +19,12 @@ local function get_kept(inbox, field)
   return {id = id, head = head, tail = tail}
 end
 
-local function take_kept(inbox, field, what)
+-- `by`: what completes the point, up to the id
+local function take_kept(inbox, field, by)
   local kept = get_kept(inbox, field)
   if not kept then return nil end
   redis.call('HDEL', inbox, field)
-  kept.by = what .. ' ' .. kept.id
+  kept.by = by .. kept.id
   return kept
 end
 
@@ -49,12 +50,12 @@ end
 -- what a point that is about to be opened finds
 local function take_from_inbox(inbox, key, kind, accepts)
   if TAKES_SIGNALS[kind] then
-    local kept = take_kept(inbox, 'signal:' .. key, 'signal')
+    local kept = take_kept(inbox, 'signal:' .. key, 'signal ')
     -- nobody could tell its sender that its type is wrong
     if kept then kept.head = kept.head .. ',"early":true' end
     return kept
   end
   if kind == 'message' and has_unread(inbox, accepts) then
-    return take_kept(inbox, read_next(inbox, accepts), 'message')
+    return take_kept(inbox, read_next(inbox, accepts), 'message ' .. accepts .. '/')
   end
 end

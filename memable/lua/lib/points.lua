@@ -29,13 +29,6 @@ local function open_point(steps, key)
   return open and read_open(open)
 end
 
--- there may be very many records: a duration is shorter than a second time. It is exact: of calls that were made one after the other
--- in the same millisecond only their ends tell the order
-local function timed(head, started_ms, completed_ms, tail)
-  local took_ms = string.format('%.3f', completed_ms - started_ms)
-  return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. took_ms .. tail
-end
-
 local function write_open(here, wake, key, kind, head, accepts, choice, started, due_ms)
   local record = head .. ',"started_ms":' .. whole(started)
   if due_ms then

@@ -17,3 +17,16 @@ end
 local function whole(number)
   return string.format('%.0f', number)
 end
+
+-- there may be very many records: a duration is shorter than a second time. It is exact: of calls that were made one after the other
+-- in the same millisecond only their ends tell the order
+local function timed(head, started_ms, completed_ms, tail)
+  local took_ms = string.format('%.3f', completed_ms - started_ms)
+  return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. took_ms .. tail
+end
+
+-- head and tail again. A head that says `early` will be given that once more
+local function untimed(record)
+  local from, to = string.find(record, ',"started_ms":%d+,"took_ms":[%d.]+')
+  return (string.gsub(string.sub(record, 1, from - 1), ',"early":true$', '')), string.sub(record, to + 1)
+end
