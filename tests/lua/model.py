@@ -272,7 +272,14 @@ class Model:
         if known is not None and (known.invoked_by or known.life) != life:
             return Answer.ALREADY if known.forked_from == forked_from else Answer.CONFLICT
         if known is None:
-            self.instances[name] = Instance(life, origin.input, labels=origin.labels, forked_from=forked_from)
+            self.instances[name] = Instance(
+                life,
+                origin.input,
+                labels=origin.labels,
+                forked_from=forked_from,
+                is_mortal=origin.is_mortal,
+                ends=False if origin.is_mortal else None,
+            )
             self.instances[name].records = {
                 key: record for key, record in origin.records.items() if key not in origin.retries
             }
