@@ -484,8 +484,9 @@ class Client:
         """
         keys = self._find(workflow, id)
         online = self._online()
-        known = await online.reader.identity(keys)
-        await online.store.delete(keys, known.invoked_as, known.labels, known.life)
+        known = meant = await online.reader.identity(keys)
+        while not await online.store.delete(keys, meant.invoked_as, meant.labels, known.life):
+            known = await online.reader.identity(keys)
 
     async def cancel(self, workflow: AnyWorkflow, id: str, *, reason: str | None = None) -> WorkflowState:
         """End an instance at once, wherever it is: queued, running or suspended; the state that it has now.

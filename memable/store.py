@@ -422,10 +422,10 @@ class Store:
 
     async def delete(
         self, keys: InstanceKeys, invoked_as: str, labels: Labels = NO_LABELS, life: str | None = None
-    ) -> None:
+    ) -> bool:
         """Forget an instance that has ended, if it is the one that was meant; its labels are these. `InstanceBusy`.
 
-        `life` is the one that it has now, if that is not the one that invoke made.
+        `life` is the one that it has now, if that is not the one that invoke made: false if it has another meanwhile.
         """
         life = life or invoked_as
         indexes = keys.labels(lines_of(labels))
@@ -445,6 +445,7 @@ class Store:
         answer, *status = await self.connection.call(script, arguments)
         if answer == Answer.BUSY:
             raise InstanceBusy(keys.workflow, keys.instance_id, _text(status[0]), awaited="end")
+        return bool(answer != Answer.STALE)
 
     async def cancel(
         self,

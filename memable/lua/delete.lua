@@ -12,11 +12,13 @@
 -- KEYS  cancelled  zset
 -- KEYS  label_indexes...  zset  its places in those of its labels
 -- ARGV  id, name, invoked_as, life, wake
--- RETURNS  DONE deleted, now or before | BUSY and the status of one that lives
+-- RETURNS  DONE deleted, now or before | BUSY and the status of one that lives | STALE it has gone on in another life: read it again
 -- RETRY  by `invoked_as`, the life of its invoke, which the client has read before: with another, it is another instance: DONE
 local known = redis.call('HMGET', instance, 'life', 'status', 'created_us', 'labels', 'invoked_by')
 if (known[5] or known[1]) ~= invoked_as then return {DONE} end
 if not is_terminal(known[2]) then return {BUSY, known[2]} end
+-- the living children of that life would be lost to the leader
+if known[1] ~= life then return {STALE} end
 redis.call('DEL', instance, steps, inbox)
 -- children that were resumed since it ended
 leave_family({family = family, bereaved = bereaved, name = name, wake = wake}, orphans, life, now_ms())

@@ -506,11 +506,13 @@ class Model:
         instance.change(Status.QUEUED)
         return Answer.DONE
 
-    def delete(self, name: str, life: str) -> Answer:
+    def delete(self, name: str, first_life: str, life: str) -> Answer:
         instance = self.instances.get(name)
-        if instance is not None and instance.first_life == life:
+        if instance is not None and instance.first_life == first_life:
             if not instance.status.is_terminal:
                 return Answer.BUSY
+            if instance.life != life:
+                return Answer.STALE
             del self.instances[name]
         return Answer.DONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memable.errors import InstanceBusy, RecordNotFound
-from memable.holding import Outcome
+from memable.holding import NextLife, Outcome
 from memable.lua import Answer
 from memable.state import Status
 from memable.store import new_token
@@ -53,6 +53,20 @@ async def test_what_has_not_ended_is_not_deleted(stage: Stage) -> None:
     await is_refused(Status.RUNNING)
     await stage.store.park(held, [approval()], [], "")
     await is_refused(Status.SUSPENDED)
+
+
+async def test_one_that_has_gone_on_in_another_life_is_read_again(stage: Stage) -> None:
+    """The children of that life are to be cancelled by the leader, who finds them by it."""
+    held = await stage.run()
+    first = await stage.life(held.keys)
+    await stage.store.continue_as(held, NextLife(new_token(), b"2"))
+    await stage.store.finish(await stage.take(held.keys), DONE, LONG_MS)
+    before = await stage.check()
+    assert not await stage.store.delete(held.keys, first, life=first)
+    assert await stage.check() == before
+    life = (await stage.fields(held.keys))["life"]
+    assert await stage.store.delete(held.keys, first, life=life)
+    assert not await stage.command("EXISTS", held.keys.instance)
 
 
 async def test_an_instance_that_was_resumed_before_delete_arrived_is_kept(stage: Stage) -> None:

@@ -302,13 +302,13 @@ class StoreMachine(RuleBasedStateMachine):
     def delete(self, instance_id: str, is_answered: bool) -> None:
         keys = self.of(instance_id)
         instance = self.model.instances.get(keys.name)
-        life, labels = new_token(), NO_LABELS
+        first, life, labels = new_token(), new_token(), NO_LABELS
         if instance is not None:
-            life = instance.first_life
+            first, life = instance.first_life, instance.life
             labels = parse_lines(instance.labels.split("\n") if instance.labels else [])
         self.make(
-            lambda: self.store.delete(keys, life, labels),
-            lambda: self.model.delete(keys.name, life),
+            lambda: self.store.delete(keys, first, labels, life),
+            lambda: self.model.delete(keys.name, first, life),
             is_answered=is_answered,
         )
 

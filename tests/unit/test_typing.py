@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         assert_type(await client.resume(order, "42"), Invocation[Receipt])
         assert_type(await client.cancel(order, "42", reason="no more"), WorkflowState)
         assert_type(await handle.cancel(), WorkflowState)
+        assert_type(await client.resume(order, "42", rerun=["key", APPROVAL]), Invocation[Receipt])
+        assert_type(await client.fork(order, "42", before=APPROVAL, new_id="43"), Invocation[Receipt])
+        assert_type(await client.fork("order", "42", before="key"), Invocation[Any])
+        labelled = await client.invoke(order, Order(id="42", amount=9.5), labels={"tenant": "acme"})
+        assert_type(labelled, Invocation[Receipt])
         await handle.signal(APPROVAL, False)
         await handle.signal("key", {"any": "thing"})
 
