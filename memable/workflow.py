@@ -131,7 +131,7 @@ class App:
 
         def decorate(fn: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
             chosen = getattr(fn, "__name__", None) if name is None else name
-            return self.register(chosen, fn, retry=retry, retention=retention, deadline=deadline)  # type: ignore[arg-type]  # checked there
+            return self.register(chosen, fn, retry=retry, retention=retention, deadline=deadline)  # type: ignore[arg-type,misc]  # checked there
 
         return decorate
 

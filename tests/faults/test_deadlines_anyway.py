@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memable import App, Engine, Settings, WorkflowFailed
+from memable import App, Context, Engine, Settings, WorkflowFailed
 from tests.apps import labour
 from tests.faults.crew import Crew
 from tests.faults.losing import EachCall
@@ -41,7 +41,7 @@ async def test_a_leader_that_loses_its_connection_fails_it_once(redis_url: str, 
     app = App()
 
     @app.workflow("mortal", deadline=0.2)
-    async def mortal(ctx: labour.Context) -> None:
+    async def mortal(ctx: Context) -> None:
         await ctx.suspend("p")
 
     async with (
