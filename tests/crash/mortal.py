@@ -14,8 +14,12 @@ from memable.runtime.rest import End
 from memable.runtime.run import failure_outcome
 from memable.runtime.runtime import Runtime
 from memable.store import Store
+from tests.lua import invariants
 
-OF_A_RUN = {"claim", "record", "settle", "open", "park", "finish", "set_status", "release", "continue_as"}
+OF_A_RUN = {
+    *("claim", "record", "settle", "open", "park", "finish", "set_status", "release", "continue_as"),
+    *("spawn", "cancel", "resume"),
+}
 """The leader, the heartbeat and the stop go by the clock: which of their commands comes when is no run's doing."""
 
 AT_ONCE = 12
@@ -126,19 +130,22 @@ async def bury(runtime: Runtime, mortal: MortalConnection) -> None:
 async def recover(client: Client, workflow: str) -> None:
     """What the leader does a lease later: take everything from the dead worker."""
     online = client._online()
+    store = Store(online.connection, online.store.keys)
     for partition in online.store.keys.partitions:
         stream, command = partition.stream(workflow), online.connection.command
         await command("DEL", partition.leader)
         for entry, *_ in await command("XPENDING", stream, "workers", "-", "+", 100):
             found = await command("XRANGE", stream, entry, entry)
-            await Store(online.connection, online.store.keys).recover(
-                partition.of(workflow, found[0][1][1].decode()),
+            keys = partition.of(workflow, found[0][1][1].decode())
+            await store.recover(
+                keys,
                 entry.decode(),
                 latest_ms=1e15,
                 lease_ms=0,
                 max_recoveries=5,
                 failure=failure_outcome("WorkerLost", "test"),
                 retention_ms=60_000,
+                parent=await store.parent_of(keys),
             )
 
 
@@ -176,7 +183,8 @@ async def live(play: Play, url: str, namespace: str, *, dies_at: int | None, aft
         status = await until_over_or_dead(client, mortal.died, play)
         await bury(runtime, mortal)
         if mortal.died.is_set():
-            await recover(client, "order")
+            for workflow in play.make(ledger):
+                await recover(client, workflow.name)
             successor, _ = await start_worker(play.make(ledger), settings, dies_at=None, after=False)
             status = await until_over_or_dead(client, asyncio.Event(), play)
             await successor.stop()
@@ -184,6 +192,7 @@ async def live(play: Play, url: str, namespace: str, *, dies_at: int | None, aft
         assert await client.get("order", "1").result() == play.end
         assert {record.key for record in await client.steps("order", "1")} == play.records
         assert not (await client.invoke("order", play.input, id="1")).created
+        await invariants.check(client._online().connection, client._online().store.keys)
         return mortal.names, ledger
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from memable import (
     App,
+    ChildFailed,
     Context,
     Invocation,
     PermanentError,
@@ -175,3 +176,46 @@ async def test_a_worker_that_dies_at_any_command_takes_no_message_and_no_kept_si
 ) -> None:
     untroubled, *_ = await die_everywhere(CONVERSATION, redis_url, namespace, most_repeated=1)
     assert set(untroubled.calls.values()) == {1}
+
+
+def family(ledger: Ledger) -> App:
+    """A call, a fan_out of which two live at a time, and one in which a failure cancels the other child."""
+    app = App()
+
+    @app.workflow("child")
+    async def child(ctx: Context, name: str) -> str:
+        if name == "waits":
+            await ctx.suspend("never")
+        if name == "fails":
+            raise ValueError(name)
+        return str(await ctx.step("work", ledger.effect(name)))
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> list[Any]:
+        one = await ctx.call("one", child, "one")
+        many = await ctx.fan_out("many", ["a", "b", "c"], child, concurrency=2)
+        try:
+            await ctx.fan_out("hopeless", ["waits", "fails"], child)
+            caught = "nothing"
+        except ChildFailed as error:
+            caught = error.error_message
+        return [one, many, caught, await ctx.step("last", ledger.effect("last"))]
+
+    return app
+
+
+FAMILY = Play(
+    make=family,
+    input=None,
+    answers={},
+    end=["one", ["a", "b", "c"], "fails", "last"],
+    records={"one", "many", "hopeless", "last"},
+    commands={"claim", "spawn", "record", "park", "finish", "cancel"},
+)
+
+
+async def test_a_worker_that_dies_at_any_command_loses_no_child_and_makes_none_twice(
+    redis_url: str, namespace: str
+) -> None:
+    untroubled, *_ = await die_everywhere(FAMILY, redis_url, namespace, most_repeated=2)
+    assert untroubled.calls == Counter(dict.fromkeys(["one", "a", "b", "c", "last"], 1))
