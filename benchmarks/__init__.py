@@ -13,6 +13,7 @@ One program a measure; each prints JSON lines, and says in GOALS what is to be r
     python -m benchmarks.memory         memory of a suspended instance in Redis
     python -m benchmarks.idling         Redis calls of idle workers, with no instance and with 100,000 suspended
     python -m benchmarks.scaling        two worker processes against one
+    python -m benchmarks.fan_out        10,000 children of one instance, on two worker processes
     python -m benchmarks.client_cpu     client CPU of a script call
     python -m benchmarks.awaiting       Redis commands of 1,000 concurrent inv.result()
     python -m benchmarks.queues         the same jobs in arq, streaQ, SAQ, docket and taskiq (peers/)

@@ -25,6 +25,7 @@ MEASURES = (
     "memory",
     "idling",
     "scaling",
+    "fan_out",
     "client_cpu",
     "awaiting",
     "queues",

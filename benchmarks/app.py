@@ -1,4 +1,4 @@
-"""The workflows that are measured. A worker has the one that BENCH_WORKFLOW names: each is read from a stream."""
+"""The workflows that are measured. A worker has those that BENCH_WORKFLOW names: each is read from a stream."""
 
 from __future__ import annotations
 
@@ -75,13 +75,19 @@ async def approve(ctx: Context, order: dict[str, Any]) -> None:
     await ctx.suspend("approval")
 
 
+async def fan_out(ctx: Context, asked: dict[str, Any]) -> int:
+    """So many children with one step each; returns how many have returned."""
+    inputs = [order(1)] * asked["children"]
+    return len(await ctx.fan_out("children", inputs, "noop", concurrency=asked["concurrency"]))
+
+
 async def wake(ctx: Context, due_s: float) -> float:
     """How many milliseconds after `due_s` (of the epoch) it was woken."""
     await ctx.sleep_until("due", datetime.fromtimestamp(due_s, UTC))
     return (time.time() - due_s) * 1000
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (noop, in_a_row, hold, wait_for_io, compute, approve, wake)
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (noop, in_a_row, hold, wait_for_io, compute, approve, fan_out, wake)
 
 
 def make(names: list[str]) -> tuple[App, dict[str, Workflow[Any, Any]]]:
@@ -96,5 +102,5 @@ def order(steps: int) -> dict[str, Any]:
 APP, WORKFLOWS = make([each.__name__ for each in _FUNCTIONS])
 """For clients."""
 
-WorkerSettings = memable.worker_settings(make([os.environ.get("BENCH_WORKFLOW", "noop")])[0])
+WorkerSettings = memable.worker_settings(make(os.environ.get("BENCH_WORKFLOW", "noop").split(","))[0])
 """`BENCH_WORKFLOW=noop arq benchmarks.app.WorkerSettings`, from the root."""

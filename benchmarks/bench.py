@@ -223,7 +223,7 @@ class Bench:
 
     @asynccontextmanager
     async def workers(self, workflow: str, count: int = 1, *, concurrency: int = 100) -> AsyncIterator[list[int]]:
-        """So many arq worker processes with that workflow, ready: their pids."""
+        """So many arq worker processes with that workflow (or several, by commas), ready: their pids."""
         with tempfile.TemporaryFile() as log:
             processes = [
                 subprocess.Popen(  # noqa: ASYNC220 - nothing is measured meanwhile
