@@ -131,6 +131,7 @@ async def test_a_parent_is_suspended_while_its_child_is_at_work(start: Start) ->
         assert await instance.result() == "yes"
 
 
+@pytest.mark.spec("step-kinds-and-states", "steps")
 async def test_the_journal_has_one_record_of_a_call(start: Start) -> None:
     async with start(warehouse()) as engine:
         one, many = await engine.invoke("ship", 7, id="1"), await engine.invoke("ship_all", 2, id="2")

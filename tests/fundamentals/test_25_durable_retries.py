@@ -58,7 +58,7 @@ def shop(step: Flaky, retry: RetryPolicy | None = HOURLY) -> App:
     return app
 
 
-@pytest.mark.spec("durable-backoff", "state-queued")
+@pytest.mark.spec("durable-backoff", "state-queued", "step-kinds-and-states")
 async def test_an_instance_that_waits_for_an_attempt_is_queued_and_says_so() -> None:
     flaky = Flaky(2)
     async with TestEngine(shop(flaky)) as engine:

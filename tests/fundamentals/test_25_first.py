@@ -64,7 +64,7 @@ async def test_what_is_done_first_is_chosen(start: Start) -> None:
         assert await instance.result() == ["objection", "too expensive", "no"]
 
 
-@pytest.mark.spec("first-signal", "first-timer", "first-recorded")
+@pytest.mark.spec("first-signal", "first-timer", "first-recorded", "step-kinds-and-states")
 async def test_who_has_lost_is_not_waited_for_any_more(start: Start) -> None:
     async with start(deciding()) as engine:
         instance = await engine.invoke("deciding", id="1")

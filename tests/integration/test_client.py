@@ -486,6 +486,7 @@ class TestLooking:
 
 
 class TestResults:
+    @pytest.mark.spec("wait")
     async def test_a_result_has_the_type_that_the_workflow_declares(
         self, client: Client, stranger: Client, worker: HandWorker
     ) -> None:

@@ -113,6 +113,7 @@ def test_the_server_outlives_the_process_that_started_it(data_dir: Path) -> None
     assert info(ensure_server(data_dir), "run_id") == run_id
 
 
+@pytest.mark.spec("engine-data-dir")
 def test_what_was_acknowledged_outlives_kill_9_of_the_server(data_dir: Path) -> None:
     for life in range(3):
         url = ensure_server(data_dir)

@@ -185,9 +185,10 @@ class TestSubscribe:
 
 
 class TestWait:
+    @pytest.mark.spec("wait")
     async def test_it_returns_the_state_at_rest(self, client: Client, worker: HandWorker) -> None:
         handle = await client.invoke(ping, id="1")
-        waiting = asyncio.create_task(handle.wait())
+        waiting, result = asyncio.create_task(handle.wait()), asyncio.create_task(handle.result())
         run = await worker.take("ping")
         await run.park(point("go"))
         assert (await waiting).status is Status.SUSPENDED
@@ -196,6 +197,8 @@ class TestWait:
         waiting = asyncio.create_task(handle.wait())
         await (await worker.take("ping")).fail("ValueError", "no")
         assert str(await waiting) == "failed: ValueError: no"
+        with pytest.raises(memable.WorkflowFailed, match="ValueError: no"):  # it has waited for the end
+            await result
 
     @pytest.mark.spec("result-timeout")
     async def test_a_timeout_leaves_the_instance_alone(self, client: Client, worker: HandWorker) -> None:
