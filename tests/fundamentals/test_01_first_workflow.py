@@ -7,6 +7,8 @@ one life of the workflow, and gives a handle on it.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -301,14 +303,29 @@ async def test_a_name_belongs_to_one_function_of_the_right_form() -> None:
 
     async def too_many(ctx: Context, one: int, two: int) -> None: ...
 
+    async def too_few() -> None: ...
+
+    async def by_keyword(ctx: Context, *, input: int) -> None: ...
+
+    async def generates(ctx: Context) -> AsyncIterator[int]:
+        yield 1
+
     with pytest.raises(InvalidKey):  # the name is looked at first, whatever the function
         app.register("a/b", not_async)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ValueError, match="'taken' is registered already"):
         app.register("taken", not_async)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is not async"):
-        app.register("new", not_async)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="takes 3 arguments"):
-        app.register("new", too_many)  # type: ignore[arg-type]
+    wrong: list[tuple[Any, str]] = [
+        (not_async, "is not async"),
+        (generates, "is an async generator"),
+        (too_many, "takes 3 arguments"),
+        (too_few, "takes 0 arguments"),
+        (by_keyword, "has the parameter 'input: 'int''"),
+        ("greet", "not 'greet'"),
+    ]
+    for fn, why in wrong:
+        with pytest.raises(TypeError, match=r"a workflow is 'async def f\(ctx\)' or") as refused:
+            app.register("new", fn)
+        assert why in str(refused.value)
 
 
 @pytest.mark.spec("register-late")
