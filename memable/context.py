@@ -492,7 +492,7 @@ class Context:
     @overload
     def first(self, key: str, calls: Mapping[N, DurableCall[Any]]) -> DurableCall[tuple[N, Any]]: ...
 
-    def first(self, key: str, calls: Mapping[N, DurableCall[Any]]) -> DurableCall[tuple[N, Any]]:
+    def first(self, key: str, calls: Mapping[Any, DurableCall[Any]]) -> DurableCall[tuple[Any, Any]]:
         """Wait for the first of several durable calls to be done, and choose the same one in every replay.
 
         `calls`: durable calls of this context that are not awaited yet, each under a name; what comes back is the name
@@ -513,9 +513,7 @@ class Context:
             check_key("first", key)
             self._check_calls(key, calls)
         except (InvalidKey, TypeError, ValueError):
-            for call in calls.values() if isinstance(calls, Mapping) else ():
-                if isinstance(call, Coroutine):
-                    call.close()  # else Python would complain of each that it was never awaited
+            _close_all(calls)
             raise
         calls = dict(calls)
         return DurableCall(StepKind.CHOICE, key, self._run.first(key, calls), self._run, calls=calls.values())
@@ -576,3 +574,11 @@ def _options(
         raise TypeError(f"{what}: upgrade={upgrade!r} must be a plain function from an old value to a new one")
     timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of {what}")
     return StepOptions(timeout_s, retry, returns, upgrade)
+
+
+def _close_all(calls: Any) -> None:
+    """Of calls that are refused: Python would complain of each that it was never awaited."""
+    given = calls.values() if isinstance(calls, Mapping) else calls
+    for call in given if isinstance(given, Iterable) else ():
+        if isinstance(call, Coroutine):
+            call.close()

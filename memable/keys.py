@@ -28,16 +28,16 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
 made by invoke and by `continue_as`), `input`, `output`, `error` (JSON), `invoked_by`, `first_input` (once it has gone
 on in another life: those of the first), `progress` (what `set_status` said last),
-`waiting` (keys of open points, one a line), `retrying` (keys of steps that wait for their next attempt), `entry` (its
-stream entry), `due` (in ms: when a delayed one gets its first), `deadline_ms`, `ends_ms` (how long it may live, and
-until when), `lease`, `worker`, `control` (who runs it, and its channel), `rested_by` (the lease of the run that ended
-last), `resumed_by`, `cancelled_by` (the tokens of the last 16 resumes and cancels, one a line; `+` behind one that
-ended it), `turn`, `said` (numbers of its run's last call that opened or withdrew points, and of its last `set_status`),
-`news` (signals and timers that came while it ran), `failed_keys` (records that resume clears, one a line), `attempt`
-(runs started), `recoveries` (runs lost in a row), `alone` (1 while it has its worker for itself), `inbox` (1: it has
-had one), `labels` (`K=V`, one a line), `forked_from` (id and life of the instance whose records it began with, and the
-key before which they were cut, one a line), `created_us`, `started_ms`, `completed_ms`; of a child `parent` (its
-`WF/ID`), of a parent `family` (1).
+`waiting` (keys of open points, one a line), `choosing` (those of each `first` that is undecided), `retrying` (those of
+steps that wait for their next attempt), `entry` (its stream entry), `due` (in ms: when a delayed one gets its first),
+`deadline_ms`, `ends_ms` (how long it may live, and until when), `lease`, `worker`, `control` (who runs it, and its
+channel), `rested_by` (the lease of the run that ended last), `resumed_by`, `cancelled_by` (the tokens of the last 16
+resumes and cancels, one a line; `+` behind one that ended it), `turn`, `said` (numbers of its run's last call that
+opened or withdrew points, and of its last `set_status`), `news` (signals and timers that came while it ran),
+`failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
+`alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line), `forked_from`
+(id and life of the instance whose records it began with, and the key before which they were cut, one a line),
+`created_us`, `started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.
@@ -49,10 +49,10 @@ key, `_workflow:KEY` and `_total:KEY` (whose children, and how many there are to
 of the one that failed first); and `_living` (of all keys), `_resumed` (the token of the parent's last resume: those
 that failed before are resumed by it), `_rerun:KEY` (that of the last with this key in `rerun`: all of them are).
 
-Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point),
-`_by:KEY` (what completed it: `timer`, its deadline; `signal` and its id; `message`, mailbox and id; or `choice` and the
-key of the `first` in which it has lost) and `_retry:KEY` (how often a step was called that is to be called again, and
-the start of the first call in ms).
+Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point; the
+`first` that it is a member of; of a `first`, its members), `_by:KEY` (what completed it: `timer`, its deadline;
+`signal` and its id; `message`, mailbox and id; or `choice` and the key of the `first` in which it has lost) and
+`_retry:KEY` (how often a step was called that is to be called again, and the start of the first call in ms).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
 one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each

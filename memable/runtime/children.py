@@ -46,9 +46,9 @@ class ParentRun(Protocol):
 class _ChildrenWait:
     """A call that waits for its children: it is told that they are decided, not how."""
 
-    status: ClassVar[None] = None
+    status = None
     is_back_off: ClassVar[bool] = False
-    is_choice: ClassVar[bool] = False
+    is_choice = False
 
     def __init__(self, key: str, waits_for: str) -> None:
         self.key, self._waits_for = key, waits_for

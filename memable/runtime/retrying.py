@@ -34,7 +34,7 @@ class BackOffWait:
 
     status = None
     is_back_off: ClassVar[bool] = True
-    is_choice: ClassVar[bool] = False
+    is_choice = False
 
     def __init__(self, key: str, head: bytes, failed: Failed, policy: RetryPolicy | None) -> None:
         self.key = key

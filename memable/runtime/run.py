@@ -450,7 +450,10 @@ class Run:
 
     def do_outside(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task that is not the run's: it must not keep the run alive, nor die with it; its failure ends the run."""
-        return self._outside.copy().run(asyncio.ensure_future, self._guarded(coroutine))
+        task = self._outside.copy().run(asyncio.ensure_future, self._guarded(coroutine))
+        # cancelled before it began, with the whole loop: nobody else would close what it was to await
+        task.add_done_callback(lambda _: coroutine.close())
+        return task
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:

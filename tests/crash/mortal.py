@@ -17,7 +17,7 @@ from memable.store import Store
 from tests.lua import invariants
 
 OF_A_RUN = {
-    *("claim", "record", "settle", "open", "park", "finish", "set_status", "release", "continue_as"),
+    *("claim", "record", "settle", "choose", "open", "park", "finish", "set_status", "release", "continue_as"),
     *("spawn", "cancel", "resume"),
 }
 """The leader, the heartbeat and the stop go by the clock: which of their commands comes when is no run's doing."""

@@ -219,3 +219,42 @@ async def test_a_worker_that_dies_at_any_command_loses_no_child_and_makes_none_t
 ) -> None:
     untroubled, *_ = await die_everywhere(FAMILY, redis_url, namespace, most_repeated=2)
     assert untroubled.calls == Counter(dict.fromkeys(["one", "a", "b", "c", "last"], 1))
+
+
+def races(ledger: Ledger) -> App:
+    """Three races: a step comes first, then a signal, then a timer; two more side by side."""
+    app = App()
+
+    def never(ctx: Context, number: int) -> dict[str, Any]:
+        return {"never": ctx.suspend(f"never-{number}"), "much later": ctx.timer(f"long-{number}", 3600)}
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> list[Any]:
+        outcomes = [
+            await ctx.first("race-1", {**never(ctx, 1), "step": ctx.step("quick", ledger.effect("quick"))}),
+            await ctx.first("race-2", {"signal": ctx.suspend("answer"), **never(ctx, 2)}),
+            await ctx.first("race-3", {**never(ctx, 3), "timer": ctx.timer("soon", 0.01)}),
+            *await asyncio.gather(
+                ctx.first("race-4", {"step": ctx.step("left", ledger.effect("left")), **never(ctx, 4)}),
+                ctx.first("race-5", {"step": ctx.step("right", ledger.effect("right")), **never(ctx, 5)}),
+            ),
+        ]
+        last = await ctx.step("last", ledger.effect("last"))
+        return [*([name, value] for name, value in outcomes), last]
+
+    return app
+
+
+RACES = Play(
+    make=races,
+    input=None,
+    answers={"answer": True},
+    end=[["step", "quick"], ["signal", True], ["timer", None], ["step", "left"], ["step", "right"], "last"],
+    records={*(f"race-{number}" for number in range(1, 6)), "quick", "answer", "soon", "left", "right", "last"},
+    commands={"claim", "record", "choose", "open", "park", "finish"},
+)
+
+
+async def test_a_worker_that_dies_at_any_command_changes_no_choice(redis_url: str, namespace: str) -> None:
+    untroubled, *_ = await die_everywhere(RACES, redis_url, namespace, most_repeated=2)
+    assert set(untroubled.calls.values()) == {1}

@@ -96,6 +96,15 @@ def shop(ledger: Ledger) -> App:
             heard.append(error.key)
         return heard
 
+    @app.workflow("race")
+    async def race(ctx: Context) -> list[Any]:
+        outcomes = [
+            await ctx.first("by step", {"step": ctx.step("charge", ledger.charge), "never": ctx.suspend("never 1")}),
+            await ctx.first("by signal", {"note": ctx.suspend(NOTE), "never": ctx.suspend(APPROVAL)}),
+            await ctx.first("by timer", {"pause": ctx.timer("pause", 0.05), "never": ctx.suspend("never 2")}),
+        ]
+        return [[name, value] for name, value in outcomes]
+
     @app.workflow("slow")
     async def slow(ctx: Context) -> str:
         return await ctx.step("pack", ledger.pack)
@@ -241,6 +250,30 @@ async def test_what_comes_early_or_never_is_read_once_or_timed_out_once(
         assert await support.result() == ["early", "hello", "anybody there?", "no?", "bye", "packed", "nobody"]
         await until(lambda: t.cuts >= KEPT_LOSSES[name], "each call has lost its connection")
         assert {each.attempts for each in await t.observer.steps("support", "1")} == {1}
+
+
+RACES_LOST = {"choose": 1, "park": 2, "signal": 1, "fire_timer": 1}
+
+
+@CUTS
+@pytest.mark.parametrize("name", RACES_LOST)
+async def test_of_several_the_first_is_chosen_once(trade: StartTrade, name: str, where: Cut) -> None:
+    async with trade() as t:
+        t.lose(name, where)
+        race = await t.customer.invoke("race", id="1")
+        async for state in t.observer.get("race", "1").states():
+            if state.key == NOTE.key:
+                break
+        await race.signal(NOTE, "fragile")
+        with pytest.raises(SignalSuperseded):
+            await t.observer.signal("race", "1", APPROVAL, True)
+        assert await race.result() == [["step", "charged"], ["note", "fragile"], ["pause", None]]
+        await until(lambda: t.cuts >= RACES_LOST[name], "each call has lost its connection")
+        assert t.ledger.calls == {"charge": 1}
+        records = {
+            each.key: each.result for each in await t.observer.steps("race", "1") if each.kind is StepKind.CHOICE
+        }
+        assert records == {"by step": "step", "by signal": "note", "by timer": "pause"}
 
 
 @CUTS

@@ -124,9 +124,12 @@ class Instance:
         """Unless this is a call made again. The keys of points that are completed."""
         if turn > self.turn:
             has_withdrawn = self.withdraw(withdrawn)
-            changed = [
-                self.open_back_off(point) if isinstance(point, BackOff) else self.open_point(point) for point in points
-            ]
+            changed: list[bool] = []
+            for point in points:
+                if isinstance(point, BackOff):
+                    changed.append(self.open_back_off(point))
+                elif isinstance(point, Point):  # children are played with elsewhere
+                    changed.append(self.open_point(point))
             if has_withdrawn or any(changed):
                 self.turn = turn
         return [point.key for point in points if point.key in (self.records.keys() | self.retries) - self.waits()]

@@ -123,6 +123,30 @@ async def test_members_that_were_not_even_open_yet_have_lost_all_the_same(stage:
     assert await chosen(stage) == "WORK"
 
 
+@pytest.mark.spec("first-buffered")
+@pytest.mark.parametrize("decides", ["a step", "a signal", "a timer", "a past deadline"])
+async def test_a_signal_that_was_kept_for_one_that_has_lost_goes_with_it(stage: Stage, decides: str) -> None:
+    """Its point was not open yet: else it would have been completed."""
+    held = await stage.run()
+    await stage.store.open(held, [RACE, *POINTS[1:]], [])
+    await stage.store.signal(held.keys, "a", "early", YES, keeps=True)
+    assert await stage.command("HKEYS", held.keys.inbox) == [b"signal:a"]
+    match decides:
+        case "a step":
+            await stage.store.choose(held, "race", MEMBERS, "work", 1)
+        case "a signal":
+            await stage.store.signal(held.keys, "b", "s1", YES)
+        case "a timer":
+            await stage.make_due(held.keys, "late")
+            await stage.store.fire_timer(held.keys, "late")
+        case _:
+            other = (*MEMBERS, member("past", StepKind.TIMER))
+            await stage.store.open(held, [first("race", *other), timer("past", after_ms=-1, choice="race")], [])
+    assert await chosen(stage)
+    assert await stage.command("HKEYS", held.keys.inbox) == []
+    await assert_superseded(stage, "a")
+
+
 async def test_a_signal_that_was_accepted_before_the_run_could_choose_is_the_choice(stage: Stage) -> None:
     held = await stage.run()
     await stage.store.open(held, [RACE, *POINTS], [])

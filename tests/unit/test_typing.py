@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
 
-from memable import Client, Context, InputConflict, Invocation, StepFailed, SuspendPoint, Workflow, WorkflowState
+from memable import (
+    Client,
+    Context,
+    InputConflict,
+    Invocation,
+    Status,
+    StepFailed,
+    SuspendPoint,
+    Workflow,
+    WorkflowState,
+)
 from tests.integration.applications import APPROVAL, Order, Receipt, maybe, order, ping
 
 if TYPE_CHECKING:
@@ -41,10 +51,17 @@ if TYPE_CHECKING:
         assert_type(labelled, Invocation[Receipt])
         await handle.signal(APPROVAL, False)
         await handle.signal("key", {"any": "thing"})
-
         assert_type(await client.signal(order, "42", APPROVAL, True, buffer=True), Invocation[Receipt])
         assert_type(await client.send(order, "42", "chat", {"any": "thing"}), Invocation[Receipt])
         assert_type(await client.send("order", "42", "chat", 1, message_id="1"), Invocation[Any])
+
+    async def _chosen_from(ctx: Context) -> None:
+        same = await ctx.first("key", {"a": ctx.suspend(APPROVAL), "b": ctx.suspend(SuspendPoint("b", bool))})
+        assert_type(same, tuple[str, bool])
+        name, _ = await ctx.first("key", {"a": ctx.suspend(APPROVAL), "b": ctx.timer("b", 1)})
+        assert_type(name, str)
+        names = await ctx.first("key", {Status.QUEUED: ctx.timer("a", 1), Status.RUNNING: ctx.timer("b", 1)})
+        assert_type(names, tuple[Status, None])
 
     async def _waits(ctx: Context) -> None:
         assert_type(await ctx.suspend(APPROVAL, timeout=1), bool)

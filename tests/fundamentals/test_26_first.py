@@ -1,4 +1,4 @@
-"""Lesson 25. The first of several.
+"""Lesson 26. The first of several.
 
 `name, value = await ctx.first("outcome:v1", {"answer": ctx.suspend(ANSWER), "late": ctx.timer("limit:v1", days(3))})`
 waits until one of them is done. Which one that was is recorded, in the same moment in which it was done, and every
@@ -70,11 +70,11 @@ async def test_who_has_lost_is_not_waited_for_any_more(start: Start) -> None:
         instance = await engine.invoke("deciding", id="1")
         await instance.wait()
         await instance.signal(ANSWER, True)
-        for late in (OBJECTION, "limit:v1"):
+        for late, payload in ((OBJECTION.key, "too late"), ("limit:v1", None)):
             with pytest.raises(SignalSuperseded):
-                await instance.signal(late, "too late" if late is OBJECTION else None)
+                await instance.signal(late, payload)
             with pytest.raises(SignalSuperseded):  # nor is it kept for later
-                await instance.signal(late, "too late" if late is OBJECTION else None, buffer=True)
+                await instance.signal(late, payload, buffer=True)
         async for state in instance.states():
             if state.key == "more":
                 break
@@ -294,6 +294,7 @@ async def test_a_resume_tries_the_chosen_one_again_and_only_that(start: Start) -
 # ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spec("calls-are-objects")
 async def test_several_run_side_by_side(start: Start) -> None:
     app = App()
 
