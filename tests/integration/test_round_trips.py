@@ -94,6 +94,16 @@ async def listening(ctx: Context) -> None:
 async def mortal(ctx: Context) -> None: ...
 
 
+@app.workflow("calling")
+async def calling(ctx: Context) -> None:
+    await ctx.call("child", one)
+
+
+@app.workflow("fanning out")
+async def fanning_out(ctx: Context) -> None:
+    await ctx.fan_out("children", [None] * 3, one)
+
+
 @app.workflow("sleepy")
 async def sleepy(ctx: Context) -> None:
     await ctx.timer("nap", 0.5)
@@ -176,6 +186,28 @@ async def test_a_run_sends(
             await (invocation.result() if workflow == "sleepy" else invocation.wait())
 
     assert of_the_instance(await sent_by(server, run)) == expected + WATCHING
+
+
+@pytest.mark.parametrize(
+    ("workflow", "of_the_parent", "of_the_children"),
+    [
+        # made and parked; read, recorded and finished: making the one child tells how it is, too
+        ("calling", Sent(claim=2, spawn=2, park=1, HMGET=1, record=1, finish=1), 1),
+        # one look before they are made
+        ("fanning out", Sent(claim=2, spawn=3, park=1, HMGET=1, record=1, finish=1), 3),
+    ],
+)
+async def test_a_parent_and_its_children_send(
+    server: TemporaryServer, client: Client, workflow: str, of_the_parent: Sent, of_the_children: int
+) -> None:
+    async with worker(server):
+
+        async def run() -> None:
+            await (await client.invoke(workflow, id="counted")).result()
+
+        sent = of_the_instance(await sent_by(server, run))
+    children = {"claim": of_the_children, "record": of_the_children, "finish": of_the_children}
+    assert sent == Sent(invoke=1) + of_the_parent + Sent(children) + WATCHING
 
 
 async def test_a_run_that_goes_on_does_not_write_again_what_it_has_recorded(

@@ -117,6 +117,12 @@ class Instance:
                 self.backing_off.remove(key)
         return is_changed
 
+    def open_any(self, point: AnyPoint) -> bool:
+        if isinstance(point, BackOff):
+            return self.open_back_off(point)
+        assert isinstance(point, Point), "families are looked at in test_children.py"
+        return self.open_point(point)
+
     def waits(self) -> set[str]:
         return {*self.open, *self.backing_off, *self.choices}
 
@@ -124,12 +130,7 @@ class Instance:
         """Unless this is a call made again. The keys of points that are completed."""
         if turn > self.turn:
             has_withdrawn = self.withdraw(withdrawn)
-            changed: list[bool] = []
-            for point in points:
-                if isinstance(point, BackOff):
-                    changed.append(self.open_back_off(point))
-                elif isinstance(point, Point):  # children are played with elsewhere
-                    changed.append(self.open_point(point))
+            changed = [self.open_any(point) for point in points]
             if has_withdrawn or any(changed):
                 self.turn = turn
         return [point.key for point in points if point.key in (self.records.keys() | self.retries) - self.waits()]

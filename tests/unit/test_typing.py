@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
 
 from memable import (
+    ChildFailed,
     Client,
     Context,
     InputConflict,
@@ -86,6 +87,18 @@ if TYPE_CHECKING:
         assert_type(await ctx.map("key", [1, 2], anything, returns=Order), list[Order])
         assert_type(await ctx.map("key", [1], anything, returns=Order, fail_fast=False), list[Order | StepFailed])
         assert_type(await ctx.step("key", double, 1, upgrade=int), int)
+
+    async def _children(ctx: Context) -> None:
+        assert_type(await ctx.call("key", order, Order(id="42", amount=9.5)), Receipt)
+        assert_type(await ctx.call("key", ping), str)
+        assert_type(await ctx.call("key", maybe, None), int | None)
+        assert_type(await ctx.call("key", "order", {"id": "42"}), Any)
+        orders = [Order(id="42", amount=9.5)]
+        assert_type(await ctx.fan_out("key", orders, order), list[Receipt])
+        assert_type(await ctx.fan_out("key", orders, order, concurrency=5, fail_fast=True), list[Receipt])
+        assert_type(await ctx.fan_out("key", orders, order, fail_fast=False), list[Receipt | ChildFailed])
+        assert_type(await ctx.fan_out("key", [None] * 3, ping), list[str])
+        assert_type(await ctx.fan_out("key", [1], "order"), list[Any])
 
 
 REFUSED = """
