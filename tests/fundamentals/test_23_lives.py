@@ -7,6 +7,7 @@ ends its life and begins the next: the same workflow and id, another input, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from memable import (
     SuspendPoint,
     TypeMismatch,
     WorkflowFailed,
+    WorkflowState,
     current_step,
 )
 from tests.fundamentals.starting import Start
@@ -110,7 +112,7 @@ async def test_what_is_shown_of_an_instance_is_that_of_its_life(start: Start) ->
         assert str(await instance.wait()) == "completed"
 
 
-async def _until(instance: Any, key: str) -> Any:
+async def _until(instance: Any, key: str) -> AsyncIterator[WorkflowState]:
     async for state in instance.states():
         yield state
         if state.key == key:
