@@ -18,7 +18,7 @@ from memable.errors import InputConflict, NotStarted, presentable
 from memable.forking import finished_before, name_of_fork
 from memable.inputs import encode_payload
 from memable.invocation import Invocation
-from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name
+from memable.keys import InstanceKeys, check_existing_id, check_existing_key, check_key, check_name, is_child
 from memable.labels import check_labels
 from memable.listing import Listing
 from memable.missing import MISSING
@@ -428,8 +428,9 @@ class Client:
             raise TypeError(f"rerun takes a list of keys, not one: [{rerun!r}]")
         dropped = {check_existing_key("key to rerun", key_of(each)): None for each in rerun}
         keys = self._find(workflow, id)
-        store = self._require_started().store
-        await store.resume(keys, new_token(), list(dropped), parent=await store.parent_of(keys))
+        online = self._require_started()
+        parent = (await online.reader.identity(keys)).parent if is_child(id) else None
+        await online.store.resume(keys, new_token(), list(dropped), parent=parent)
         return self._handle(workflow, id)
 
     @overload

@@ -136,13 +136,12 @@ class Family:
         )
         script = Script(_SPAWN.name, _SPAWN.source, _SPAWN.sha, _SPAWN.key_count - 1 + len(children))
         answer, *rest = await self._store.connection.call(script, arguments)
-        match answer:
-            case Answer.LEASE_LOST:
-                raise LeaseLost(held.keys.name)
-            case Answer.FORGOTTEN:
-                raise HistoryLost(held.keys.name)
-            case Answer.CONFLICT:
-                raise _conflict(call, held.keys.name, rest[0].decode(), int(rest[1]))
+        if answer == Answer.LEASE_LOST:
+            raise LeaseLost(held.keys.name)
+        if answer == Answer.FORGOTTEN:
+            raise HistoryLost(held.keys.name)
+        if answer == Answer.CONFLICT:
+            raise _conflict(call, held.keys.name, rest[0].decode(), int(rest[1]))
         created, ended, failed, first_failed, elapsed_ms, resumed, again = rest
         return Standing(
             int(created),

@@ -26,7 +26,12 @@ from memable.store import Store, new_token
 _SPAWNED_AT_ONCE: Final = 100
 """By one script: other calls wait meanwhile, for about a millisecond."""
 
-_READ_AT_ONCE: Final = 1000
+_SPAWNED_BYTES: Final = 1_000_000
+"""Of inputs, after which a script makes no more."""
+
+_READ_AT_ONCE: Final = 200
+"""Each end may be as large as a payload."""
+
 _CANCELLED_AT_ONCE: Final = 200
 
 _AS_BEFORE: Final = "-"
@@ -101,10 +106,8 @@ class Children:
         while standing.created < call.total and standing.living < at_most and not self._is_decided(call, standing):
             first = standing.created
             count = min(_SPAWNED_AT_ONCE, call.total - first, at_most - standing.living)
-            if not inputs:
-                raws = await self._inputs(call, first, count)
-            else:
-                raws = inputs[first - begin : first - begin + count]
+            place = first - begin
+            raws = _at_once(inputs[place : place + count] or await self._inputs(call, first, count))
             children = [NewChild(self._family.child(call, first + at), new_token(), raw) for at, raw in enumerate(raws)]
             standing = await self._spawn(call, first, children)
         return standing
@@ -218,3 +221,13 @@ class Children:
                 ends = await self._family.ends(call, first, min(_READ_AT_ONCE, standing.created - first))
                 numbers = [first + at for at, end in enumerate(ends) if end is not None and end.status in ended_as]
                 await asyncio.gather(*(self._family.resume(call, number, token) for number in numbers))
+
+
+def _at_once(inputs: Sequence[bytes]) -> Sequence[bytes]:
+    """As many of these as one script is to carry; at least one."""
+    size = 0
+    for at, raw in enumerate(inputs):
+        size += len(raw)
+        if at and size > _SPAWNED_BYTES:
+            return inputs[:at]
+    return inputs

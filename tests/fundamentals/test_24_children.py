@@ -21,6 +21,7 @@ from memable import (
     Context,
     Engine,
     InputMissing,
+    InstanceNotFound,
     SignalSuperseded,
     Status,
     StepConflict,
@@ -627,3 +628,25 @@ async def test_a_child_may_win_a_race_or_lose_it_and_is_cancelled_then(start: St
         assert await losing.result() == ["signal", "no"]
         lost = "cancelled: parent/losing has chosen another than call 'one'"
         assert await race() == {"winning": "completed", "losing": lost}
+
+
+async def test_large_inputs_are_made_a_few_at_a_time(start: Start) -> None:
+    """A script that carried all of them would keep Redis from everybody else."""
+    app = App()
+
+    @app.workflow("child")
+    async def child(ctx: Context, text: str) -> int:
+        return len(text)
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> list[int]:
+        return await ctx.fan_out("large", ["x" * (400_000 + number) for number in range(7)], child)
+
+    async with start(app) as engine:
+        assert await (await engine.invoke(parent)).result() == [400_000 + number for number in range(7)]
+
+
+async def test_a_child_that_is_not_there_cannot_be_resumed(start: Start) -> None:
+    async with start(warehouse()) as engine:
+        with pytest.raises(InstanceNotFound):
+            await engine.resume("pack", "order~life~pack:v1~0")
