@@ -56,7 +56,8 @@ async def order_after(ctx: Context, amount: int) -> str:
     reserved = await ctx.step("reserve:v1", reserve, amount)  # added, before what is done already
     receipt = await ctx.step("charge:v1", charge_card, amount, upgrade=to_receipt)  # another function, another type
     await ctx.suspend("go:v1")
-    return await ctx.step("ship:v1", ship, f"{reserved}, {receipt.text}")
+    parcel = f"{reserved}, {receipt.text}"
+    return await ctx.step("ship:v1", ship, parcel)
 
 
 async def main() -> None:

@@ -515,8 +515,9 @@ class Context:
         except (InvalidKey, TypeError, ValueError):
             _close_all(calls)
             raise
-        calls = dict(calls)
-        return DurableCall(StepKind.CHOICE, key, self._run.first(key, calls), self._run, calls=calls.values())
+        by_name: Any = dict(calls)
+        chosen: Any = self._run.first(key, by_name)
+        return DurableCall(StepKind.CHOICE, key, chosen, self._run, calls=by_name.values())
 
     def _check_calls(self, key: str, calls: Mapping[Any, Any]) -> None:
         if not isinstance(calls, Mapping):

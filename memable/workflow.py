@@ -96,7 +96,7 @@ class App:
 
     `default_retry` is the policy of steps that name none (default: no retries), `retention` how long a terminal
     instance is kept. `lifespan(app)` is an async context manager, entered once per worker process; the mapping that it
-    yields is `ctx.resources` in every run.
+    yields is `ctx.resources` in every run. `codec` is reserved: anything but `None` is a `ValueError` for now.
 
     >>> app = App(default_retry=RetryPolicy.fixed(2, delay=1))
     >>> @app.workflow("greet")
@@ -112,7 +112,10 @@ class App:
         default_retry: RetryPolicy | None = None,
         retention: timedelta = DEFAULT_RETENTION,
         lifespan: Lifespan | None = None,
+        codec: None = None,
     ) -> None:
+        if codec is not None:
+            raise ValueError(f"App(codec={codec!r}): other codecs than memable's own are not supported yet")
         self.default_retry = default_retry
         self.retention = _checked_retention(retention)
         self.lifespan = lifespan

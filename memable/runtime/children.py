@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from memable.children_call import ChildrenCall
 from memable.codec import Codec, TypeCodec
@@ -51,9 +51,9 @@ class ParentRun(Protocol):
 class _ChildrenWait:
     """A call that waits for its children: it is told that they are decided, not how."""
 
-    status = None
-    is_back_off: ClassVar[bool] = False
-    is_choice = False
+    status: str | None = None
+    is_back_off: bool = False
+    is_choice: bool = False
 
     def __init__(self, key: str, waits_for: str) -> None:
         self.key, self._waits_for = key, waits_for

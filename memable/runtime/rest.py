@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from memable.codec import TypeCodec
 from memable.errors import presentable
@@ -63,7 +63,10 @@ class Wait:
     """The key of the `first` whose member it is."""
     members: tuple[Member, ...] = ()
     """Of a `first`, which waits beside its members."""
-    is_back_off: ClassVar[bool] = False
+
+    @property
+    def is_back_off(self) -> bool:
+        return False
 
     @property
     def is_choice(self) -> bool:
@@ -97,7 +100,8 @@ class Waiting(Protocol):
     @property
     def status(self) -> str | None: ...
 
-    is_back_off: ClassVar[bool]
+    @property
+    def is_back_off(self) -> bool: ...
 
     @property
     def is_choice(self) -> bool: ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import ClassVar
 
 from memable.holding import BackOff
 from memable.journal import Draft, Journal, Record
@@ -32,9 +31,9 @@ class Place:
 class BackOffWait:
     """A step that waits for its next attempt."""
 
-    status = None
-    is_back_off: ClassVar[bool] = True
-    is_choice = False
+    status: str | None = None
+    is_back_off: bool = True
+    is_choice: bool = False
 
     def __init__(self, key: str, head: bytes, failed: Failed, policy: RetryPolicy | None) -> None:
         self.key = key

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -669,6 +670,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
 
+@pytest.mark.timeout(400)  # many servers' worth of calls: a busy machine takes minutes
 def test_the_store_does_what_the_model_says(redis_url: str, namespace: str) -> None:
     with asyncio.Runner() as runner:
         endpoint = Endpoint.from_url(redis_url)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import memable
-from memable import Context, CurrentStep, Invocation, StepRecord, WorkflowMetadata, WorkflowState
+from memable import App, Context, CurrentStep, Invocation, StepRecord, WorkflowMetadata, WorkflowState
 
 # as the contract has them; `...`: a default that it does not name
 PROMISED = """
-App(*, default_retry=None, retention=timedelta(days=7), lifespan=None)
+App(*, default_retry=None, retention=timedelta(days=7), lifespan=None, codec=None)
 App.workflow(self, name=None, *, retry=..., retention=..., deadline=None)
 App.register(self, name, fn, *, retry=..., retention=..., deadline=None)
 SuspendPoint(key, type=...)
@@ -110,3 +110,10 @@ def test_a_call_takes_what_the_contract_says_and_nothing_else_must_be_given(prom
 def test_a_record_has_the_fields_that_the_contract_names(record: type) -> None:
     there = {*dir(record), *getattr(record, "__slots__", ())}
     assert set(FIELDS[record].split()) <= there
+
+
+@pytest.mark.spec("codec")
+def test_an_app_takes_no_other_codec_yet() -> None:
+    App(codec=None)
+    with pytest.raises(ValueError, match=r"App\(codec='mine'\): other codecs"):
+        App(codec="mine")  # type: ignore[arg-type]
