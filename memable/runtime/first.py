@@ -138,12 +138,14 @@ class Race:
             members = list(self._members())
             raw = await self._races.store.choose(self._run.held, self._key, members, proposed.key, elapsed_ms)
             record = self._races.journal.add(self._key, raw)
+            is_other = not any(each.key == proposed.key and each.chosen.is_recorded_in(raw) for each in members)
             if not answer.done():
                 answer.set_result(record)
         finally:
             self._races.recordings.pop(self._key, None)
             self._rest.lands()
-        self._rest.on_news()  # if it was a signal that came first, its payload is still to be read
+        if is_other:  # it was a signal that came first, and its payload is still to be read
+            self._rest.on_news()
 
     # ── after it ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -217,15 +217,20 @@ async def test_it_may_stand_wherever_a_coroutine_may(start: StartApp, where: str
 
 
 async def test_a_wait_that_becomes_a_race_keeps_what_it_has(start: StartApp) -> None:
-    """Waits of old code are members of a race of new code; what was recorded of one is chosen at once."""
+    """Waits of old code are members of a race of new code; what was recorded of one is chosen, and no other called."""
     app = App()
     is_new = False
+    called: list[str] = []
+
+    async def call() -> None:
+        called.append("step")
 
     @app.workflow("growing")
     async def growing(ctx: Context) -> list[Any]:
         if not is_new:
             return [await ctx.suspend("a"), await ctx.suspend("b")]
-        name, value = await ctx.first("race", {"b": ctx.suspend("b"), "a": ctx.suspend("a")})
+        calls = {"b": ctx.suspend("b"), "step": ctx.step("step", call), "a": ctx.suspend("a")}
+        name, value = await ctx.first("race", calls)
         return [name, value]
 
     async with start(app) as engine:
@@ -239,6 +244,7 @@ async def test_a_wait_that_becomes_a_race_keeps_what_it_has(start: StartApp) -> 
         await instance.resume()
         assert await instance.result() == ["a", 1]
         assert {record.key for record in await engine.steps(growing, "1")} == {"a", "race"}
+    assert called == []
 
 
 async def test_a_race_that_becomes_waits_takes_both_signals(start: StartApp) -> None:
@@ -396,3 +402,30 @@ async def test_a_step_that_waits_for_its_next_attempt_loses_without_a_trace(star
         assert {record.key for record in await engine.steps(racing, "1")} == {"race", "other", "go"}
         await instance.signal("go", "on")
         assert await instance.result() == ["other", "on"]
+
+
+async def test_a_step_that_has_lost_and_fails_then_is_not_called_again(start: StartApp) -> None:
+    app = App()
+    may_fail = asyncio.Event()
+    calls: list[str] = []
+
+    async def fail_later() -> None:
+        calls.append("flaky")
+        await may_fail.wait()
+        raise ConnectionError("nobody there")
+
+    @app.workflow("racing")
+    async def racing(ctx: Context) -> str:
+        flaky = ctx.step("flaky", fail_later, retry=RetryPolicy.fixed(3, timedelta(hours=1)))
+        name, _ = await ctx.first("race", {"flaky": flaky, "quick": ctx.step("quick", ok)})
+        may_fail.set()
+        await ctx.suspend("go")
+        return name
+
+    async with start(app) as engine:
+        instance = await engine.invoke(racing, id="1")
+        assert str(await instance.wait()) == "suspended: go"
+        assert {record.key for record in await engine.steps(racing, "1")} == {"race", "quick", "go"}
+        await instance.signal("go")
+        assert await instance.result() == "quick"
+    assert calls == ["flaky"]

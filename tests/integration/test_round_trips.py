@@ -114,6 +114,29 @@ async def persistent(ctx: Context) -> None:
     await ctx.step("a", fail_at_first, retry=RetryPolicy.fixed(1, AN_HOUR))
 
 
+async def nothing_for_a_while() -> None:
+    """So long that what is waited for beside it is opened, or closed."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@app.workflow("racing waits")
+async def racing_waits(ctx: Context) -> None:
+    await ctx.first("race", {"approval": ctx.suspend("approval"), "late": ctx.timer("late", timedelta(days=1))})
+
+
+@app.workflow("racing steps")
+async def racing_steps(ctx: Context) -> None:
+    await ctx.first("race", {"a": ctx.step("a", nothing), "b": ctx.step("b", nothing)})
+
+
+@app.workflow("racing with a step")
+async def racing_with_a_step(ctx: Context) -> None:
+    """The choice withdraws the point, and nobody else has to."""
+    await ctx.first("race", {"a": ctx.step("a", nothing_for_a_while), "approval": ctx.suspend("approval")})
+    await ctx.step("b", nothing_for_a_while)
+
+
 Sent = Counter[str]
 WATCHING = Sent(SUBSCRIBE=1, HMGET=1, UNSUBSCRIBE=1)
 """What `wait` and `result` send, however long they wait."""
@@ -166,6 +189,9 @@ def of_the_instance(sent: list[tuple[str, tuple[str, ...]]]) -> Sent:
         ("waiting for two", Sent(claim=1, park=1)),
         # the kept signal, then all messages at once, each by an attempt to park
         ("listening", Sent(claim=1, park=3)),
+        ("racing waits", Sent(claim=1, park=1)),
+        ("racing steps", Sent(claim=1, record=2, choose=1, finish=1)),
+        ("racing with a step", Sent(claim=1, open=1, record=2, choose=1, finish=1)),
         ("sleepy", Sent(claim=2, park=1, fire_timer=1, finish=1)),
         ("persistent", Sent(claim=2, park=1, fire_timer=1, settle=1, finish=1)),
     ],
