@@ -26,9 +26,9 @@ def break_on_request() -> None:
 
 def _take_fence_away() -> None:
     # a client needs neither, and the breakage is asked for in workers only
-    from memable import store
     from memable.runtime.lease import LeaseKeeper
     from memable.runtime.run import Run
+    from memable.store import runs
 
     def deaf(*_: object) -> None:
         return None
@@ -42,4 +42,4 @@ def _take_fence_away() -> None:
         if guard not in source:
             raise ValueError(f"record.lua has no {guard!r} to take away")
         source = source.replace(guard, gap)
-    store._RECORD = lua.assemble("record", source)
+    runs._RECORD = lua.assemble("record", source)
