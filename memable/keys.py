@@ -51,13 +51,13 @@ that failed before are resumed by it), `_rerun:KEY` (that of the last with this 
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point; the
 `first` that it is a member of; of a `first`, its members), `_by:KEY` (what completed it: `timer`, its deadline;
-`signal` and its id; `message`, mailbox and id; or `choice` and the key of the `first` in which it has lost) and
+`signal` and its id; `message`, `MAILBOX/N` and its id; or `choice` and the key of the `first` in which it has lost) and
 `_retry:KEY` (how often a step was called that is to be called again, and the start of the first call in ms).
 
 Fields of an inbox: `signal:KEY` (a signal that is kept until its point is opened: its id, head and tail of its record,
-one a line), `seen` (the last 1,000 signals that earlier lives took: length of the key, key, id, one a line); of each
-mailbox `sent:MAILBOX`, `read:MAILBOX` (how many messages), `mail:MAILBOX/N` (the Nth, unread; as a signal),
-`id:MAILBOX/ID`, `nth:MAILBOX/N` (number and id of the last 1,000 messages).
+one a line), `seen` (the last 1,000 signals that earlier lives took, or points that were run again: length of the key,
+key, id, one a line); of each mailbox `sent:MAILBOX`, `read:MAILBOX` (how many messages), `mail:MAILBOX/N` (the Nth,
+unread; as a signal), `id:MAILBOX/ID`, `nth:MAILBOX/N` (number and id of the last 1,000 messages).
 """
 
 from __future__ import annotations

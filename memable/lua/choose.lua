@@ -1,5 +1,5 @@
 -- choose: record which member of a `first` was done first, and withdraw the others, unless another was chosen already.
--- USES  time, state, timers, points, completion, knowledge
+-- USES  time, timers, lines, points, completion, knowledge
 -- KEYS  instance  hash  lease; waiting, choosing
 -- KEYS  steps     hash  the choice; open members go
 -- KEYS  timers    zset  those of the members that have lost go

@@ -1,5 +1,5 @@
 -- continue_as: end a life of an instance and begin the next, queued, with an empty journal.
--- USES  time, state, timers, points, children, inbox, bequest, knowledge, deadline
+-- USES  time, state, timers, lines, points, children, inbox, seen, bequest, knowledge, deadline
 -- KEYS  instance  hash    life, input; first_input and invoked_by keep those of the first life; what is of one life goes
 -- KEYS  steps     hash    goes
 -- KEYS  stream    stream  a fresh entry in place of the old one

@@ -1,5 +1,5 @@
 -- fire_timer: complete the point of a timer that is due.
--- USES  time, state, timers, points, completion
+-- USES  time, state, timers, lines, points, completion
 -- KEYS  instance   hash    status, news
 -- KEYS  steps      hash    the record
 -- KEYS  stream     stream  the entry of an instance that was suspended

@@ -1,5 +1,5 @@
 -- open: let signals and timers find the points of a run that goes on, and read those that are completed already.
--- USES  time, state, timers, points, inbox, retries, children, completion, open, open_all, turn, knowledge
+-- USES  time, timers, lines, points, inbox, retries, children, completion, open, open_all, turn, knowledge
 -- KEYS  instance  hash  waiting, choosing, turn
 -- KEYS  steps     hash  suspended records
 -- KEYS  timers    zset  deadlines

@@ -1,8 +1,8 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, points, tokens, children, completion, family, deadline
+-- USES  time, state, timers, lines, points, seen, tokens, children, completion, family, deadline
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
--- KEYS  inbox      hash    its expiry goes
+-- KEYS  inbox      hash    its expiry goes; it gets the ids of the signals that are dropped
 -- KEYS  stream     stream  its entry
 -- KEYS  timers     zset    those of open points named in rerun go; its deadline starts again if it had ended
 -- KEYS  expiry     zset    its place goes
@@ -35,8 +35,12 @@ end
 if #missing > 1 then return missing end
 
 local here = {instance = instance, steps = steps, timers = timers, name = name}
+local seen = {}
 local function drop(key)
   withdraw_point(here, key)
+  -- a retry of the signal, with a point that waits for another, would be taken for that
+  local signal_id = string.match(redis.call('HGET', steps, '_by:' .. key) or '', '^signal (.*)$')
+  if signal_id then seen[#seen + 1] = seen_line(key, signal_id) end
   -- with who completed it: a point that opens again would answer every signal as superseded
   redis.call('HDEL', steps, key, '_by:' .. key, '_retry:' .. key)
 end
@@ -53,6 +57,10 @@ for key in string.gmatch(known[3] or '', '[^\n]+') do drop(key) end
 for _, key in ipairs(rerun) do
   if string.find(redis.call('HGET', steps, key) or '', '"kind":"choice"', 1, true) then free_losers(key) end
   drop(key)
+end
+if #seen > 0 then
+  remember_seen(inbox, seen)
+  redis.call('HSET', instance, 'inbox', 1)
 end
 redis.call('HDEL', instance, 'output', 'error', 'completed_ms', 'failed_keys', 'recoveries')
 redis.call('PERSIST', instance)

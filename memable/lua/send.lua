@@ -1,5 +1,5 @@
 -- send: hand a message to the oldest open receive of a mailbox, or keep it there until it is received.
--- USES  time, state, status, timers, points, inbox, completion
+-- USES  time, state, status, timers, lines, points, inbox, completion
 -- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record of a receive
 -- KEYS  stream     stream  the entry of an instance that was suspended
@@ -23,9 +23,9 @@ if not must_queue_up then
   for key in string.gmatch(held[3] or '', '[^\n]+') do
     local point = open_point(steps, key)
     if point and point.kind == 'message' and point.accepts == mailbox then
-      read_next(inbox, mailbox)
+      local _, by = read_next(inbox, mailbox)
       local here = {instance = instance, steps = steps, timers = timers, inbox = inbox, name = name}
-      complete_point(here, key, point, 'message ' .. mailbox .. '/' .. message_id, head, tail)
+      complete_point(here, key, point, by .. message_id, head, tail)
       deliver(instance, stream, id, name, suspended, queued, events)
       return {DONE}
     end

@@ -1,5 +1,5 @@
 -- settle: write how a step ended at last that had failed before, if this run still holds the instance.
--- USES  time, state, timers, points, retries, knowledge
+-- USES  time, timers, lines, points, retries, knowledge
 -- KEYS  instance  hash  lease, recoveries, retrying
 -- KEYS  steps     hash  step key -> record, in place of a retrying one
 -- KEYS  timers    zset  that of its next attempt goes, if it has one

@@ -71,7 +71,7 @@ class Instance:
     """Of one that has a deadline and lives: whether that has come."""
     """Whether the time has come at which it is to begin; nothing once it has begun."""
     seen: set[tuple[str, str]] = field(default_factory=set)
-    """Keys and ids of signals that earlier lives took."""
+    """Keys and ids of signals that earlier lives took, or points that were run again."""
     kept: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Signals that came before their point was open: id and payload."""
     unread: list[tuple[str, bytes]] = field(default_factory=list)
@@ -175,14 +175,19 @@ class Instance:
 
     def take_from_inbox(self, point: Point) -> bool:
         if point.kind is StepKind.MESSAGE and self.unread:
-            message_id, json = self.unread.pop(0)
-            self.record_at_once(point, f"message {MAILBOX}/{message_id}", json)
+            by = self.reading_of_next()
+            self.record_at_once(point, by, self.unread.pop(0)[1])
             return True
         if point.kind in TAKE_SIGNALS and point.key in self.kept:
             signal_id, json = self.kept.pop(point.key)
             self.record_at_once(point, f"signal {signal_id}", b"null" if point.kind is StepKind.TIMER else json)
             return True
         return False
+
+    def reading_of_next(self) -> str:
+        """By what the point is completed that gets the oldest unread message."""
+        number = len(self.message_ids) - len(self.unread) + 1
+        return f"message {MAILBOX}/{number} {self.unread[0][0]}"
 
     def leave_to_next_life(self, read: Collection[str]) -> None:
         back: list[tuple[int, tuple[str, bytes]]] = []
@@ -194,8 +199,8 @@ class Instance:
             elif what == "signal":
                 self.kept[key] = (id, result or b"")
             elif what == "message" and key not in read:
-                id = id.removeprefix(f"{MAILBOX}/")
-                back.append((self.message_ids.index(id), (id, result or b"")))
+                number, _, id = id.removeprefix(f"{MAILBOX}/").partition(" ")
+                back.append((int(number), (id, result or b"")))
         self.unread = [message for _, message in sorted(back)] + self.unread
         self.records, self.by = {}, {}
 
@@ -454,10 +459,10 @@ class Model:
             return Answer.TERMINAL
         instance.message_ids.append(message_id)
         receives = [key for key, kind in instance.open.items() if kind is StepKind.MESSAGE]
+        instance.unread.append((message_id, json))
         if receives:
-            instance.complete(receives[0], f"message {MAILBOX}/{message_id}", json)
-        else:
-            instance.unread.append((message_id, json))
+            by = instance.reading_of_next()
+            instance.complete(receives[0], by, instance.unread.pop(0)[1])
         return Answer.DONE
 
     def fire_timer(self, name: str, key: str) -> Answer:
@@ -502,7 +507,9 @@ class Model:
         for key in [*instance.failed_keys, *rerun]:
             instance.records.pop(key, None)
             instance.retries.pop(key, None)
-            instance.by.pop(key, None)
+            what, _, id = instance.by.pop(key, "").partition(" ")
+            if what == "signal":
+                instance.seen.add((key, id))
         instance.failed_keys, instance.recoveries = (), 0
         if instance.is_mortal and instance.status.is_terminal:
             instance.ends = False

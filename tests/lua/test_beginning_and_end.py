@@ -150,7 +150,7 @@ async def test_a_point_whose_record_is_cleared_can_be_completed_again(stage: Sta
     await stage.store.finish(await stage.take(held.keys), failed, LONG_MS)
     await stage.store.resume(held.keys, new_token())
     assert await stage.store.park(await stage.take(held.keys), [approval()], [], "") == {}
-    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.signal(held.keys, "approval", "s2", YES)
     assert await stage.status(held.keys) is Status.QUEUED
 
 

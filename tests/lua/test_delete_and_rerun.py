@@ -103,6 +103,18 @@ async def test_a_point_that_is_run_again_takes_another_signal(stage: Stage) -> N
     assert stage.answered() is Answer.DONE
 
 
+async def test_a_retry_of_the_signal_that_a_rerun_has_dropped_has_no_second_effect(stage: Stage) -> None:
+    held = await stage.parked()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    await stage.store.finish(await stage.take(held.keys), DONE, LONG_MS)
+    await stage.store.resume(held.keys, new_token(), ["approval"])
+    await stage.store.park(await stage.take(held.keys), [approval()], [], "")
+    before = await stage.check()
+    await stage.store.signal(held.keys, "approval", "s1", YES)
+    assert stage.answered() is Answer.DONE
+    assert await stage.check() == before
+
+
 async def test_an_open_point_that_is_run_again_loses_its_deadline(stage: Stage) -> None:
     held = await stage.parked(timer(after_ms=1e9), approval(after_ms=1e9))
     await stage.store.resume(held.keys, new_token(), ["cooling-off"])

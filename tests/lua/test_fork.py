@@ -6,13 +6,13 @@ import pytest
 
 from memable.errors import InputConflict, InstanceNotFound, RecordNotFound, SignalSuperseded
 from memable.forking import finished_before, name_of_fork
-from memable.holding import Copied, Held, Outcome
-from memable.journal import Draft
+from memable.holding import Copied, Held, NextLife, Outcome, Payload
+from memable.journal import Draft, Record
 from memable.keys import InstanceKeys
 from memable.lua import Answer
 from memable.state import StepKind
 from memable.store import new_token
-from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, timer
+from tests.lua.stage import BROKEN, DONE, LONG_MS, STEP, YES, Stage, approval, receive, timer
 
 
 async def fork(stage: Stage, keys: InstanceKeys, new_id: str = "fork", before: str | None = None) -> InstanceKeys:
@@ -78,6 +78,25 @@ async def test_a_signal_that_comes_late_is_told_the_same_of_a_fork(stage: Stage)
     await stage.store.signal(to, "approval", "s1", YES)
     with pytest.raises(SignalSuperseded):
         await stage.store.signal(to, "approval", "s2", YES)
+
+
+async def test_a_message_that_a_fork_was_given_and_nobody_read_is_the_first_of_its_next_life(stage: Stage) -> None:
+    def message(number: bytes) -> Payload:
+        return Payload("", "number", number)
+
+    held = await stage.run()
+    await stage.store.open(held, [receive("a"), receive("b")], [])
+    for number in (b"1", b"2"):
+        await stage.store.send(held.keys, "chat", f"m{number!r}", message(number))
+    run = await stage.take(await fork(stage, held.keys))
+    await stage.store.continue_as(run, NextLife(new_token(), b"2"))
+    run = await stage.take(run.keys)
+    await stage.store.send(run.keys, "chat", "m3", message(b"3"))
+    read = await stage.store.open(run, [receive(key) for key in "cdef"], [])
+    assert {key: Record(raw).result for key, raw in read.items()} == {"c": b"1", "d": b"2", "e": b"3"}
+    # and it is a mailbox like any other
+    await stage.store.send(run.keys, "chat", "m4", message(b"4"))
+    assert Record((await stage.store.open(run, [receive("f")], []))["f"]).result == b"4"
 
 
 async def test_a_fork_has_the_labels_of_the_other(stage: Stage) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from memable.journal import Record
 from memable.keys import split_timer_member
 from memable.lua import Answer
 from memable.state import Status, StepKind, StepState
-from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, answer_of, approval, timer
+from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, answer_of, approval, first, member, timer
 
 # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -477,3 +479,25 @@ async def test_the_leader_learns_the_earliest_deadline(stage: Stage) -> None:
     await stage.store.signal(held.keys, "b", "s1", Payload("", "null", b"null"))
     led = await stage.store.lead(partition, "me", 60_000)
     assert led.next_ms == 253_402_300_799_999
+
+
+async def test_very_many_points_are_not_written_anew_for_each_of_them(stage: Stage) -> None:
+    """The lines of an instance: thousands of points would keep the server from its work for seconds."""
+    count = 200
+    keys = [f"p{number}" for number in range(count)]
+    race = [first("winner", *map(member, keys)), *(approval(key, choice="winner") for key in keys)]
+
+    async def writes_a_point(act: Awaitable[object]) -> float:
+        await stage.command("CONFIG", "RESETSTAT")
+        await act
+        stats: bytes = await stage.command("INFO", "commandstats")
+        return int((re.search(rb"cmdstat_hset:calls=(\d+)", stats) or [b"", b"0"])[1]) / count
+
+    held = await stage.run("1")
+    assert await writes_a_point(stage.store.open(held, race, [])) < 1.5
+    assert await writes_a_point(stage.store.signal(held.keys, "p7", "s", YES)) < 1.5
+    held = await stage.run("2")
+    await stage.store.open(held, [approval(key) for key in keys], [])
+    assert await writes_a_point(stage.store.open(held, [], keys[1:])) < 0.5
+    held = await stage.parked(*(approval(key) for key in keys), instance_id="3")
+    assert await writes_a_point(stage.cancel(held.keys)) < 0.5

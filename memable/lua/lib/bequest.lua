@@ -5,21 +5,11 @@ local function put_back_messages(inbox, messages)
   -- the last first, so that the first comes to stand before it
   table.sort(messages, function(one, other) return one.number > other.number end)
   for _, each in ipairs(messages) do
-    local slot = redis.call('HGET', inbox, 'read:' .. each.mailbox)
+    -- none: a fork, whose mailbox has seen nothing. Its messages stand before the first
+    local slot = redis.call('HGET', inbox, 'read:' .. each.mailbox) or '0'
     redis.call('HINCRBY', inbox, 'read:' .. each.mailbox, -1)
     put_kept(inbox, 'mail:' .. each.mailbox .. '/' .. slot, each.id, untimed(each.record))
   end
-end
-
--- for `was_seen`
-local MOST_SEEN = 1000
-
-local function remember_seen(inbox, lines)
-  for line in string.gmatch(redis.call('HGET', inbox, 'seen') or '', '[^\n]+') do
-    if #lines >= MOST_SEEN then break end
-    lines[#lines + 1] = line
-  end
-  redis.call('HSET', inbox, 'seen', table.concat(lines, '\n'))
 end
 
 -- `read`: keys whose records the run has handed to its author
@@ -29,22 +19,20 @@ local function leave_to_next_life(instance, inbox, steps, read)
   for _, field in ipairs(redis.call('HKEYS', steps)) do
     local key = string.match(field, '^_by:(.*)$')
     local by = key and redis.call('HGET', steps, field) or ''
-    local signal_id, mailbox, message_id = string.match(by, '^signal (.*)$'), string.match(by, '^message ([^/]*)/(.*)$')
+    local signal_id = string.match(by, '^signal (.*)$')
+    local mailbox, number, message_id = string.match(by, '^message ([^/]*)/(%-?%d+) (.*)$')
     local record = (signal_id or mailbox) and redis.call('HGET', steps, key)
     -- a timer that was to fire at once has done so
     if signal_id and (is_read[key] or not string.find(record, '"kind":"signal"', 1, true)) then
-      lines[#lines + 1] = #key .. ' ' .. key .. ' ' .. signal_id
+      lines[#lines + 1] = seen_line(key, signal_id)
     elseif signal_id then
       put_kept(inbox, 'signal:' .. key, signal_id, untimed(record))
-      redis.call('HSET', instance, 'inbox', 1)
     elseif mailbox and not is_read[key] then
-      local number = redis.call('HGET', inbox, 'id:' .. mailbox .. '/' .. message_id) or '0'
       messages[#messages + 1] = {mailbox = mailbox, id = message_id, record = record, number = tonumber(number)}
     end
   end
   put_back_messages(inbox, messages)
-  if #lines > 0 then
-    remember_seen(inbox, lines)
-    redis.call('HSET', instance, 'inbox', 1)
-  end
+  if #lines > 0 then remember_seen(inbox, lines) end
+  -- that of a fork, which was given records, may begin here
+  if redis.call('EXISTS', inbox) == 1 then redis.call('HSET', instance, 'inbox', 1) end
 end

@@ -12,9 +12,13 @@ local function choose_member(here, key, started_ms, members, winner)
   if not record then return nil end
   if redis.call('HDEL', here.steps, '_open:' .. key) == 1 then close_point(here, key, 'choice') end
   redis.call('HSET', here.steps, key, record)
+  local losers = {}
+  for _, member in string.gmatch(lines, '([^\n]*)\n([^\n]*)\n[^\n]*\n') do
+    if member ~= winner then losers[#losers + 1] = member end
+  end
+  withdraw_points(here, losers)
   for kind, member in string.gmatch(lines, '([^\n]*)\n([^\n]*)\n[^\n]*\n') do
     if member ~= winner then
-      withdraw_point(here, member)
       redis.call('HDEL', here.inbox, 'signal:' .. member)
       -- a step that was to be called again is not
       if redis.call('HDEL', here.steps, '_retry:' .. member) == 1 then redis.call('HDEL', here.steps, member) end

@@ -43,8 +43,10 @@ local function number_message(inbox, mailbox, message_id)
   return number
 end
 
+-- returns where the next message stands, and what completes the point that gets it, up to its id
 local function read_next(inbox, mailbox)
-  return 'mail:' .. mailbox .. '/' .. redis.call('HINCRBY', inbox, 'read:' .. mailbox, 1)
+  local place = mailbox .. '/' .. redis.call('HINCRBY', inbox, 'read:' .. mailbox, 1)
+  return 'mail:' .. place, 'message ' .. place .. ' '
 end
 
 -- what a point that is about to be opened finds
@@ -56,6 +58,6 @@ local function take_from_inbox(inbox, key, kind, accepts)
     return kept
   end
   if kind == 'message' and has_unread(inbox, accepts) then
-    return take_kept(inbox, read_next(inbox, accepts), 'message ' .. accepts .. '/')
+    return take_kept(inbox, read_next(inbox, accepts))
   end
 end

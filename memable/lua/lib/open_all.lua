@@ -44,6 +44,7 @@ local function open_points(here, wake, points, repeated)
     end
     if kind == 'choice' then choices[#choices + 1] = key end
   end
+  write_lines(here)
   for _, key in ipairs(choices) do
     if redis.call('HEXISTS', here.steps, '_open:' .. key) == 0 then
       local record = redis.call('HGET', here.steps, key)
@@ -63,13 +64,9 @@ end
 -- `open` and `park` get one list: first the keys to withdraw, then the points; returns the latter, and whether any was
 -- withdrawn. A repeated call withdraws none.
 local function take_withdrawn(here, count, both, repeated)
-  local points, has_withdrawn = {}, false
+  local points, withdrawn = {}, {}
   for at, each in ipairs(both) do
-    if at > count then
-      points[at - count] = each
-    elseif not repeated and withdraw_point(here, each) then
-      has_withdrawn = true
-    end
+    if at > count then points[at - count] = each else withdrawn[at] = each end
   end
-  return points, has_withdrawn
+  return points, not repeated and withdraw_points(here, withdrawn)
 end

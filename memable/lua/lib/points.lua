@@ -36,37 +36,43 @@ local function write_open(here, wake, key, kind, head, accepts, choice, started,
     set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
   end
   redis.call('HSET', here.steps, key, record .. '}', '_open:' .. key, open_line(kind, whole(started), choice, accepts))
-  add_line(here.instance, line_field(kind), key)
+  note_line(here, line_field(kind), key)
 end
 
 local function close_point(here, key, kind)
+  write_lines(here)
   redis.call('ZREM', here.timers, timer_member(here.name, key))
-  forget_line(here.instance, line_field(kind), key)
+  forget_lines(here.instance, line_field(kind), {[key] = true})
 end
 
--- whether it was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted. So does a
+-- whether any was open. A point that was completed meanwhile keeps its record: its sender was told that it is accepted. So does a
 -- step that is to be called again: it has been called so often
+local function withdraw_points(here, keys)
+  write_lines(here)
+  local gone = {}
+  for _, key in ipairs(keys) do
+    local point = open_point(here.steps, key)
+    if point then
+      redis.call('HDEL', here.steps, '_open:' .. key, unpack(point.kind == 'retry' and {} or {key}))
+      redis.call('ZREM', here.timers, timer_member(here.name, key))
+      local field = line_field(point.kind)
+      gone[field] = gone[field] or {}
+      gone[field][key] = true
+    end
+  end
+  for field, is_gone in pairs(gone) do forget_lines(here.instance, field, is_gone) end
+  return next(gone) ~= nil
+end
+
 local function withdraw_point(here, key)
-  local point = open_point(here.steps, key)
-  if not point then return false end
-  redis.call('HDEL', here.steps, '_open:' .. key, unpack(point.kind == 'retry' and {} or {key}))
-  close_point(here, key, point.kind)
-  return true
+  return withdraw_points(here, {key})
 end
 
+-- `...`: keys, one a line, or nothing
 local function withdraw_all(here, ...)
-  for _, keys in ipairs({...}) do
-    for key in string.gmatch(keys or '', '[^\n]+') do withdraw_point(here, key) end
+  local all = {}
+  for at = 1, select('#', ...) do
+    for key in string.gmatch(select(at, ...) or '', '[^\n]+') do all[#all + 1] = key end
   end
-end
-
--- after a point was completed: an instance that waits without a stream entry is queued, a running one is told
-local function deliver(instance, stream, id, name, suspended, queued, events)
-  local at = redis.call('HMGET', instance, 'status', 'control', 'entry')
-  if not at[3] then
-    queue(instance, stream, id, at[1] == 'suspended' and suspended or queued, queued, events, {})
-  elseif at[2] then
-    redis.call('HINCRBY', instance, 'news', 1)
-    redis.call('PUBLISH', at[2], NEWS .. ' ' .. name)
-  end
+  withdraw_points(here, all)
 end

@@ -32,7 +32,7 @@ local function open_retry(here, wake, key, head, accepts, after_ms, elapsed_ms)
   if due_ms <= now then return record end
   set_timer(here.timers, wake, timer_member(here.name, key), due_ms)
   redis.call('HSET', here.steps, '_open:' .. key, 'retry ' .. started_ms .. ' ' .. accepts)
-  add_line(here.instance, 'retrying', key)
+  note_line(here, 'retrying', key)
 end
 
 -- what a run says that waits for nothing else; nothing if it waits for something else, too. (A `first` waits for its members.)

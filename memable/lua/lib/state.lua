@@ -20,24 +20,6 @@ local function add_facts(facts, ...)
   for _, each in ipairs({...}) do facts[#facts + 1] = each end
 end
 
--- `field` of an instance has keys, one a line
-local function add_line(instance, field, key)
-  local lines = redis.call('HGET', instance, field)
-  redis.call('HSET', instance, field, lines and (lines .. '\n' .. key) or key)
-end
-
-local function forget_line(instance, field, key)
-  local rest = {}
-  for line in string.gmatch(redis.call('HGET', instance, field) or '', '[^\n]+') do
-    if line ~= key then rest[#rest + 1] = line end
-  end
-  if #rest == 0 then
-    redis.call('HDEL', instance, field)
-  else
-    redis.call('HSET', instance, field, table.concat(rest, '\n'))
-  end
-end
-
 local function move_index(from, to, id, created_us)
   redis.call('ZREM', from, id)
   redis.call('ZADD', to, created_us, id)
@@ -73,4 +55,15 @@ local function queue(instance, stream, id, from, queued, events, facts)
   add_facts(facts, 'entry', put_in_stream(stream, id))
   move_index(from, queued, id, known[1])
   set_state(instance, known[2], 'queued', '', events, facts)
+end
+
+-- after a point was completed: an instance that waits without a stream entry is queued, a running one is told
+local function deliver(instance, stream, id, name, suspended, queued, events)
+  local at = redis.call('HMGET', instance, 'status', 'control', 'entry')
+  if not at[3] then
+    queue(instance, stream, id, at[1] == 'suspended' and suspended or queued, queued, events, {})
+  elseif at[2] then
+    redis.call('HINCRBY', instance, 'news', 1)
+    redis.call('PUBLISH', at[2], NEWS .. ' ' .. name)
+  end
 end
