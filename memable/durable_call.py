@@ -59,5 +59,8 @@ class DurableCall(Coroutine[Any, Any, T_co]):
             for call in self.calls:
                 call.close()
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)  # cr_await, cr_code … for those who look at what a task waits for
+
     def __repr__(self) -> str:
         return f"<DurableCall {self.key!r}>"

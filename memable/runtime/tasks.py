@@ -13,6 +13,7 @@ import asyncio.queues
 import asyncio.taskgroups
 import asyncio.tasks
 import asyncio.timeouts
+import gc
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from types import CodeType, TracebackType
@@ -221,10 +222,27 @@ def _shielded(future: AnyFuture) -> AnyFuture | None:
     return None
 
 
+async def _coroutine() -> None: ...
+
+
+def _type_of_awaited() -> type:
+    coroutine = _coroutine()
+    try:
+        return type(coroutine.__await__())
+    finally:
+        coroutine.close()
+
+
+_AWAITED = _type_of_awaited()
+"""What stands for a coroutine in the chain behind an object whose `__await__` gives that of a coroutine of its own."""
+
+
 def _innermost_code(coroutine: Any) -> CodeType | None:
     """The code that awaits a future: the end of the chain of coroutines that await one another."""
     code: CodeType | None = None
     while coroutine is not None:
+        if isinstance(coroutine, _AWAITED):
+            (coroutine,) = gc.get_referents(coroutine)  # nothing else tells
         for kind in ("cr", "gi", "ag"):
             found = getattr(coroutine, f"{kind}_code", None)
             if isinstance(found, CodeType):

@@ -6,12 +6,12 @@ import asyncio
 import contextvars
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
 
-from memable import App, Context, Engine, Settings, Status
+from memable import App, Context, Engine, RetryPolicy, Settings, Status
 from memable.runtime import rest as rest_module
 from memable.runtime import run as run_module
 from memable.runtime.tasks import install_task_factory
@@ -212,6 +212,42 @@ async def test_locks_queues_and_events_between_tasks_of_a_run_are_not_foreign(
 
     with caplog.at_level(logging.WARNING):
         assert await play(stage, coordinated, ("p", 5)) == (["after", 5, None, "shielded"], [0, 1])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("how", ["awaited", "gathered"])
+async def test_a_wait_inside_of_what_is_awaited_by_its_own_method_is_not_foreign(
+    stage: Stage, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """A map, whose items are tasks; and an author's object that has `__await__`."""
+
+    class Both:
+        def __init__(self, *calls: Awaitable[Any]) -> None:
+            self._calls = calls
+
+        def __await__(self) -> Generator[Any, Any, Any]:
+            return self._both().__await__()
+
+        async def _both(self) -> list[Any]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(each)) for each in self._calls]
+            return [task.result() for task in tasks]
+
+        async def _one(self, call: Awaitable[Any]) -> Any:
+            return await call
+
+    async def waiting(ctx: Context) -> Any:
+        map_ = ctx.map("m", [1, 2], refuse, retry=RetryPolicy.fixed(1, 3600))
+        if how == "awaited":
+            return await Both(ctx.suspend("p"), map_)
+        return await asyncio.gather(ctx.suspend("p"), map_)
+
+    def refuse(item: int) -> int:
+        raise ConnectionError(item)
+
+    with caplog.at_level(logging.WARNING):
+        async with stage.engine(waiting) as engine:
+            assert str(await (await engine.invoke("waiting")).wait(20)) == "suspended: p"
     assert not caplog.records
 
 
