@@ -91,7 +91,8 @@ async def living_in(store: Store, parent: InstanceKeys, life: str, family: str |
     return [
         parent.partition.of(workflow.decode(), child_id(parent.instance_id, life, key, number))
         for key, created, workflow in zip(keys, known[::2], known[1::2], strict=True)
-        for number in range(int(created))
+        # gone since the keys were read: another leader was at it, too
+        for number in range(0 if created is None else int(created))
         if f"{key}{CHILD_MARK}{number}" not in ended
     ]
 

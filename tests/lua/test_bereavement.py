@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from memable.family import living_in
@@ -86,6 +88,17 @@ async def test_the_next_life_has_a_family_of_its_own(stage: Stage) -> None:
     scene = await stage.check()
     assert partition.bereaved not in scene.zsets
     assert partition.orphans(life) not in scene.hashes
+
+
+async def test_of_two_leaders_one_may_take_away_what_the_other_is_reading(stage: Stage) -> None:
+    parent, _ = await stage.parent_of_one(parked=False)
+    await stage.store.continue_as(parent, NextLife(new_token(), b"2"))
+    orphans = parent.keys.partition.orphans(parent.life)
+    # sent behind the first command of the reader, and before its second
+    living, _ = await asyncio.gather(
+        living_in(stage.store, parent.keys, parent.life, None), stage.command("DEL", orphans)
+    )
+    assert living == []
 
 
 async def test_a_life_whose_children_have_ended_leaves_nothing(stage: Stage) -> None:
