@@ -16,6 +16,7 @@ from chaos.app import app
 from chaos.evidence import Consumer, Evidence, Fault, Kind, Left
 from chaos.fleet import Fleet
 from chaos.history import read_history, worker_pid
+from chaos.kin import part
 from chaos.ledger import Line, What, read_ledger
 from chaos.logs import read_log
 from chaos.storm import BURST, STOPPED_LEASES, WEIGHTS, Storm
@@ -91,7 +92,7 @@ async def perform(plan: Plan, directory: Path) -> Evidence:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(traffic.flow(plan.seconds, plan.per_second, plan.poison, plan.blockers))
             tasks.create_task(storm.rage(plan.seconds))
-        settled = await traffic.settle(plan.settle_s)
+        settled = await traffic.settle(plan.settle_s) and await _no_child_lives(client, plan.settle_s)
         ended_s = time.time()
         await _end(supervising)
         await fleet.dismiss()
@@ -154,6 +155,19 @@ async def _ready(client: Client, workers: int) -> None:
         # asked again and again: a worker tells Redis, and nobody else
         while await online.connection.command("ZCARD", online.store.keys.workers) < workers:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def _no_child_lives(client: Client, within_s: float) -> bool:
+    """Whether the children of what is over are over, too, in time: some are left to the leader."""
+    try:
+        async with asyncio.timeout(within_s):
+            for status in Status:
+                # asked again and again, as above
+                while not status.is_terminal and (await client.list_instances(part, status=status)).items:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _left(url: str, keys: Keys) -> Left:

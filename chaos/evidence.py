@@ -42,21 +42,29 @@ class Fault:
     """The worker process that it hit; None if it hit the server, or the client."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Invoked:
     """An instance as the client knows it: its invoke was acknowledged."""
 
     name: str
     output: Sequence[str]
-    """What it returns if all goes well, as the client has chosen input and answer."""
+    """What it returns if all goes well, as the client has chosen input and answers."""
     tries: int
     """Calls of `invoke` until one was acknowledged."""
     created: bool
     """What the acknowledgement said."""
-    resumed_s: Sequence[float] = ()
+    or_else: Sequence[Sequence[str]] = ()
+    """What it may return as well."""
+    lives: int = 1
+    """How many it has, if all goes well."""
+    resumed_s: list[float] = field(default_factory=list)
     """When each `resume` was first asked for."""
     fails: str | None = None
     """The type of the error that it must end with, if it may not end well."""
+    cancelled_s: float | None = None
+    """When a `cancel` was first asked for."""
+    told: str | None = None
+    """The status that the `cancel` was answered with."""
     result: Sequence[str] | str | None = None
     """What the client was told in the end: the output, or an error's text; None if it still waits."""
 
@@ -66,6 +74,8 @@ class Answer(StrEnum):
 
     ACCEPTED = "accepted"
     SUPERSEDED = "superseded"
+    REJECTED = "rejected"
+    """The instance was over."""
 
 
 @dataclass(frozen=True, slots=True)

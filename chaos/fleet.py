@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from chaos.app import POISONED
+from chaos.plain import POISONED
 from memable.cli.lifeline import Lifeline
 
 ROOT: Final = Path(__file__).parent.parent

@@ -10,14 +10,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 
-from memable.keys import Partition
+from chaos.names import life_name
+from memable.keys import DEADLINE_KEY, DELAY_KEY, Partition
 
 Place = tuple[str, str]
-"""`WF/ID` and key."""
+"""The name of an instance in one of its lives (names.py), and a key."""
+
+
+OPEN: Final = '{"state":"suspended"'
+RETRYING: Final = '{"state":"retrying"'
+"""How the records begin that are not finished: of a point that is open, of a step that is called again later."""
+
+
+def is_finished(text: str) -> bool:
+    """Whether a record is one that stays as it is."""
+    return not text.startswith((OPEN, RETRYING))
 
 
 @dataclass
@@ -43,26 +54,28 @@ class Lead:
 
 @dataclass
 class History:
-    """What was written, in order. Of what was deleted, None."""
+    """What was written, in order. Of what was deleted, None. All of it by the names of names.py."""
 
     lives: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By `WF/ID`: the life of each instance that was made under this name."""
+    """The life of each instance that was made, or went on, under this name."""
     claims: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
-    """By `WF/ID`: the worker of each run, by the run's number."""
+    """The worker of each run, by the run's number."""
     losses: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """By `WF/ID`: how many workers in a row it had lost when each of its runs was claimed."""
+    """How many workers in a row it had lost when each of its runs was claimed."""
     deliveries: dict[str, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
-    """By `WF/ID`: who had it, one after the other."""
+    """Who had it, one after the other."""
     partitions: dict[str, int] = field(default_factory=dict)
-    """By `WF/ID`: the number of its partition."""
+    """The number of its partition."""
     leads: dict[int, list[Lead]] = field(default_factory=lambda: defaultdict(list))
     """By the number of the partition."""
     records: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
     """Each text of a record."""
     completers: dict[Place, list[str | None]] = field(default_factory=lambda: defaultdict(list))
-    """What completed a point: `timer`, or `signal` and its id."""
+    """What completed a point: `timer`; `signal` or `message`, and its id; `choice` and its key, of one that lost."""
     dues_ms: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Each deadline that a timer had."""
+    queued_ms: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """When it was queued, each time."""
 
 
 def worker_pid(worker: str) -> int:
@@ -91,9 +104,15 @@ class _Reader:
             f"{partition.prefix}{kind}:" for kind in ("instance", "steps", "stream")
         )
         self._recoveries = Counter[str]()
-        self._named: dict[Place, str] = {}
+        self._lives = Counter[str]()
+        """Of an instance: how many it has had so far."""
+        self._named: dict[tuple[str, str], str] = {}
         """By workflow and stream entry: the instance; only what was not delivered yet."""
         self._held: dict[str, Delivery] = {}
+
+    def _now(self, instance: str) -> str:
+        """The name of an instance in its present life."""
+        return life_name(instance, self._lives[instance])
 
     def read(self, command: str, key: str, words: list[str]) -> None:
         if key.startswith(self._instances):
@@ -101,13 +120,16 @@ class _Reader:
         elif key.startswith(self._steps) and command in ("HSET", "HSETNX", "HDEL"):
             changed = ((each, None) for each in words) if command == "HDEL" else _pairs(words)
             for name, value in changed:
-                self._read_step(key.removeprefix(self._steps), name, value)
+                self._read_step(self._now(key.removeprefix(self._steps)), name, value)
         elif key.startswith(self._streams):
             self._read_stream(key.removeprefix(self._streams), command, words)
         elif key == self.partition.timers and command == "ZADD":
             for score, member in _pairs([word for word in words if word not in ("XX", "NX")]):
                 workflow, instance_id, point = member.split("/", 2)
-                self._history.dues_ms[f"{workflow}/{instance_id}", point].append(float(score))
+                instance = f"{workflow}/{instance_id}"
+                # these may come before the instance
+                name = instance if point in (DELAY_KEY, DEADLINE_KEY) else self._now(instance)
+                self._history.dues_ms[name, point].append(float(score))
         elif key == self.partition.leader and command == "SET":
             # a worker that has just connected says so behind its token
             token, until_ms = words[0].split()[0], words[words.index("PXAT") + 1]
@@ -119,36 +141,49 @@ class _Reader:
             self._named[workflow, entry] = f"{workflow}/{instance_id}"
         elif command == "XCLAIM":  # what XREADGROUP did; and of each entry the first only, then it is renewed
             _, worker, _, entry, *options = words
-            if (name := self._named.pop((workflow, entry), None)) is not None:
+            if (instance := self._named.pop((workflow, entry), None)) is not None:
+                name = self._now(instance)
                 at_s = int(options[options.index("TIME") + 1]) / 1000
                 self._held[name] = delivery = Delivery(at_s, worker_pid(worker))
                 self._history.deliveries[name].append(delivery)
 
-    def _read_instance(self, name: str, command: str, words: list[str]) -> None:
+    def _read_instance(self, instance: str, command: str, words: list[str]) -> None:
         history = self._history
         if command == "HINCRBY" and words[0] == "recoveries":
-            self._recoveries[name] += 1
+            self._recoveries[instance] += 1
         elif command == "HDEL" and "recoveries" in words:
-            del self._recoveries[name]
+            del self._recoveries[instance]
         elif command in ("HSET", "HSETNX"):
             fields = dict(_pairs(words))
             if "life" in fields:
-                history.lives[name].append(fields["life"])
-                history.partitions[name] = self._number
+                self._begin_life(instance, fields)
+            name = self._now(instance)
             if "lease" in fields:
                 run = int(fields["attempt"])
                 history.claims[name][run] = fields["worker"]
-                history.losses[name][run] = self._recoveries[name]
+                history.losses[name][run] = self._recoveries[instance]
                 if name in self._held:
                     self._held[name].run = run
+            if "entry" in fields:
+                history.queued_ms[name].append(int(fields["entry"].split("-")[0]))
             self._end_delivery(name, fields)
+
+    def _begin_life(self, instance: str, fields: dict[str, str]) -> None:
+        if "created_us" in fields:
+            self._lives[instance] = 1
+        else:
+            self._end_delivery(self._now(instance), fields)
+            self._lives[instance] += 1
+        name = self._now(instance)
+        self._history.lives[name].append(fields["life"])
+        self._history.partitions[name] = self._number
 
     def _end_delivery(self, name: str, fields: dict[str, str]) -> None:
         if "entry" in fields:
             until_s = int(fields["entry"].split("-")[0]) / 1000
         elif "completed_ms" in fields:
             until_s = int(fields["completed_ms"]) / 1000
-        elif fields.get("status") == "suspended":
+        elif fields.get("status") in ("suspended", "queued"):  # queued without an entry: it waits for a further attempt
             until_s = None
         else:
             return

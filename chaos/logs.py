@@ -30,7 +30,9 @@ class _Allowed:
 
 
 _ALLOWED: Final = [
-    _Allowed("warning", re.compile(r"mend/\S+ failed"), "it has a step that fails until it is mended"),
+    _Allowed("warning", re.compile(r"(mend|repair)/\S+ failed"), "it has a step that fails until it is mended"),
+    _Allowed("warning", re.compile(r"(DeadlineExceeded: )?doomed/"), "its deadline ends it"),
+    _Allowed("warning", re.compile(r"part/\S+ failed"), "some are to fail"),
     _Allowed(
         "error", re.compile(r"WorkerLost: poison/\S+ has lost its worker \d+ times in a row"), "it kills its workers"
     ),

@@ -24,6 +24,7 @@ them is. In a **calm** no fault is in the air: none goes on, or has ended less t
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -32,8 +33,11 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from chaos.evidence import DEADLY, Evidence, Fault, Kind, Written
-from chaos.history import Delivery, Place
-from chaos.ledger import What
+from chaos.history import RETRYING, Delivery, Place
+from chaos.ledger import Line, What
+from chaos.names import instance_name, life_name, life_of
+from memable.keys import DEADLINE_KEY, DELAY_KEY
+from memable.state import Status
 
 TOLERANCE_S: Final = 0.02
 """Records have their times in whole milliseconds; from being begun to writing its line, a call takes less than this."""
@@ -203,8 +207,17 @@ class Stalls:
             # signals and timers are written by others
             signs[name] += (_Sign(each.completed_s, None, None) for each in records if each.kind == "step")
         for name, completed_ms in self._seen.left.completed_ms.items():
-            signs[name].append(_Sign(completed_ms / 1000, None, None))
+            signs[self._last_lives.get(name, name)].append(_Sign(completed_ms / 1000, None, None))
+        for line in self._seen.ledger:
+            if line.what is What.RUN and (life := life_of(line.name)) > 1:
+                signs[life_name(instance_name(line.name), life - 1)].append(_Sign(line.at_s, None, line.pid))
         return signs
+
+    @cached_property
+    def _last_lives(self) -> Mapping[str, str]:
+        """By instance: its name in its last life, if it has had more than one."""
+        later = (name for name in self._seen.history.lives if life_of(name) > 1)
+        return {instance_name(name): name for name in sorted(later, key=life_of)}
 
     @cached_property
     def _at_leaders(self) -> Mapping[int, AbstractSet[Fault]]:
@@ -234,12 +247,39 @@ class Stalls:
 
     @cached_property
     def fired(self) -> Sequence[Fired]:
-        """Each timer that had a deadline to wait for, and has fired."""
-        return [
-            Fired(place, dues_ms[0] / 1000, written.completed_s)
-            for place, dues_ms in self._seen.history.dues_ms.items()
-            for written in self._records.get(place, ())
-        ]
+        """Each deadline that was waited for until it came: of timers, waits, delays, instances and further attempts."""
+        return [*self._deadlines(), *self._further_attempts()]
+
+    def _deadlines(self) -> Iterator[Fired]:
+        history = self._seen.history
+        for place, dues_ms in history.dues_ms.items():
+            if place[1] == DELAY_KEY:
+                yield from (Fired(place, dues_ms[-1] / 1000, at_ms / 1000) for at_ms in history.queued_ms[place[0]][:1])
+            elif place[1] == DEADLINE_KEY:
+                if self._seen.left.statuses.get(place[0]) == Status.FAILED:
+                    yield Fired(place, dues_ms[-1] / 1000, self._seen.left.completed_ms[place[0]] / 1000)
+            elif "timer" in history.completers.get(place, ()):
+                yield from (Fired(place, dues_ms[-1] / 1000, each.completed_s) for each in self._records.get(place, ()))
+
+    def _further_attempts(self) -> Iterator[Fired]:
+        """Of instances that were at rest meanwhile: what runs is told, and leaves no trace of that."""
+        history = self._seen.history
+        for place, texts in history.records.items():
+            for text in texts:
+                if text is not None and text.startswith(RETRYING):
+                    due_s = json.loads(text)["due_ms"] / 1000
+                    after_s = [ms / 1000 for ms in history.queued_ms[place[0]] if ms / 1000 >= due_s]
+                    again_s = (line.at_s for line in self._begins.get(place, ()) if line.at_s >= due_s)
+                    first_s = min(again_s, default=float("inf"))
+                    yield from (Fired(place, due_s, at_s) for at_s in after_s[:1] if at_s <= first_s)
+
+    @cached_property
+    def _begins(self) -> Mapping[Place, Sequence[Line]]:
+        begins: defaultdict[Place, list[Line]] = defaultdict(list)
+        for line in self._seen.ledger:
+            if line.what is What.BEGIN:
+                begins[line.name, line.key].append(line)
+        return begins
 
     def late_s(self, timer: Fired) -> float:
         """How late it fired, counted from the last fault of those that were to see to it."""

@@ -37,7 +37,9 @@ def test_nothing_is_lost_and_nothing_doubled_whatever_is_killed_stopped_or_cut(t
     assert told["violations"] == [], told
     assert code == 0
     table = told["table"]
-    assert (table["instances"], table["completed"], table["failed, as they must"]) == (200, 199, 1)
+    assert table["instances"] == 200
+    assert table["completed"] + table["cancelled by the client"] + table["failed, as they must"] == 200
+    assert min(table["cancelled by the client"], table["failed, as they must"], table["children"]) > 1
     assert table["killed by an instance"] >= 1  # of five losses some may be others' doing
     assert table["faults injected"] >= 5 + table["killed by an instance"]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,93 +10,30 @@ from typing import Any
 import pytest
 
 from chaos.checker import judge, show
-from chaos.evidence import Answer, Consumer, Evidence, Fault, Invoked, Kind, Left, Said, Signalled
-from chaos.history import Delivery, History, Lead, read_history
+from chaos.evidence import Answer, Consumer, Fault, Kind, Said
+from chaos.history import Delivery, Lead, read_history
 from chaos.ledger import Line, What
 from chaos.logs import read_log
 from memable.keys import Keys
-
-ASK, NAP, MEND = "ask/job-1", "nap/job-2", "mend/job-3"
-ALICE, BOB, CAROL = 7, 8, 9
-"""Workers. Bob leads."""
-
-
-def finished(kind: str, completed_s: float, result: Any = None, *, state: str = "completed") -> str:
-    return json.dumps(
-        {"state": state, "kind": kind, "started_ms": 0, "took_ms": round(completed_s * 1000), "result": result}
-    )
-
-
-SUSPENDED = '{"state":"suspended","kind":"signal","type":"str","started_ms":0}'
-
-
-def good() -> Evidence:
-    """Alice is killed while she has ASK; Bob takes over, and is stopped beyond his lease before he has NAP."""
-    history = History()
-    history.lives.update({ASK: ["a"], NAP: ["b"], MEND: ["c"]})
-    history.claims.update({ASK: {1: "alice", 2: "bob"}, NAP: {1: "bob", 2: "bob"}, MEND: {1: "bob", 2: "bob"}})
-    history.losses.update({ASK: {1: 0, 2: 1}})
-    history.deliveries.update(
-        {
-            ASK: [Delivery(8.9, ALICE, 1, 13.5), Delivery(13.6, BOB, 2, 16.0)],
-            NAP: [Delivery(29.9, BOB, 1, parked=True), Delivery(40.0, BOB, 2, 40.2)],
-            MEND: [Delivery(40.8, BOB, 1, 41.1), Delivery(42.1, BOB, 2, 43.1)],
-        }
-    )
-    history.partitions.update(dict.fromkeys([ASK, NAP, MEND], 0))
-    history.leads[0] = [Lead("token of Bob", at_s + 3.0) for at_s in range(5, 50) if not 20 <= at_s < 25]
-    history.records.update(
-        {
-            (ASK, "ask"): [finished("step", 14.5, "ask 1")],
-            (ASK, "answer"): [SUSPENDED, finished("signal", 15.0, "yes")],
-            (NAP, "nap"): [SUSPENDED.replace("signal", "timer"), finished("timer", 40.0)],
-            (MEND, "broken"): [finished("step", 41.0, state="failed"), None, finished("step", 43.0, "broken 3")],
-        }
-    )
-    history.completers.update({(ASK, "answer"): ["signal s1"], (NAP, "nap"): ["timer"]})
-    history.dues_ms.update({(NAP, "nap"): [39_990.0]})
-    return Evidence(
-        lease_s=3,
-        faults=[Fault(Kind.KILL, 10.0, 10.1, ALICE), Fault(Kind.STOP, 20.0, 25.0, BOB)],
-        invoked=[
-            Invoked(ASK, ["ask 1", "yes"], tries=1, created=True, result=["ask 1", "yes"]),
-            Invoked(NAP, [], tries=2, created=False, result=[]),
-            Invoked(MEND, ["broken 3"], tries=1, created=True, resumed_s=[42.0], result=["broken 3"]),
-        ],
-        signalled=[
-            Signalled(ASK, "answer", "s1", "yes", Answer.ACCEPTED),
-            Signalled(ASK, "answer", "s2", "no", Answer.SUPERSEDED),
-            Signalled(ASK, "answer", "s1", "yes", Answer.ACCEPTED),
-        ],
-        ledger=[
-            Line(5.0, BOB, What.MAY_LEAD, "token of Bob", 0),
-            Line(5.1, CAROL, What.MAY_LEAD, "token of Carol", 0),
-            Line(9.0, ALICE, What.RUN, ASK, 1),
-            Line(9.1, ALICE, What.BEGIN, ASK, 1, "ask", 1),
-            Line(14.0, BOB, What.RUN, ASK, 2),
-            Line(14.1, BOB, What.BEGIN, ASK, 2, "ask", 1),
-            Line(14.5, BOB, What.END, ASK, 2, "ask", 1),
-            Line(16.0, BOB, What.REST, ASK, 2),
-            Line(30.0, BOB, What.RUN, NAP, 1),
-            Line(30.1, BOB, What.REST, NAP, 1),
-            Line(40.1, BOB, What.RUN, NAP, 2),
-            Line(40.15, BOB, What.REST, NAP, 2),
-            Line(40.9, BOB, What.RUN, MEND, 1),
-            Line(40.95, BOB, What.BEGIN, MEND, 1, "broken", 1),
-            Line(41.1, BOB, What.REST, MEND, 1),
-            Line(42.5, BOB, What.RUN, MEND, 2),
-            Line(42.6, BOB, What.BEGIN, MEND, 2, "broken", 1),
-            Line(43.1, BOB, What.REST, MEND, 2),
-        ],
-        history=history,
-        left=Left(
-            statuses=dict.fromkeys([ASK, NAP, MEND], "completed"),
-            completed_ms={ASK: 16_000, NAP: 40_200, MEND: 43_100},
-        ),
-        ended_s=50.0,
-        settled=True,
-        gone_s={ALICE: 10.1, BOB: 50.5, CAROL: 50.6},
-    )
+from tests.chaos_evidence import (
+    ALICE,
+    ASK,
+    BOB,
+    CAROL,
+    MEND,
+    NAP,
+    Alteration,
+    both,
+    delivered,
+    finished,
+    good,
+    in_history,
+    invoked,
+    left,
+    more,
+    more_faults,
+    signalled,
+)
 
 
 def test_if_all_is_well_the_exit_code_is_0_and_the_table_tells_what_was_seen() -> None:
@@ -120,94 +55,47 @@ def test_if_all_is_well_the_exit_code_is_0_and_the_table_tells_what_was_seen() -
     assert "nothing lost, nothing doubled" in show(verdict)
 
 
-def _in_history(change: Callable[[History], Any]) -> Callable[[Evidence], Evidence]:
-    def alter(seen: Evidence) -> Evidence:
-        change(seen.history)
-        return seen
-
-    return alter
-
-
-def _more(*lines: Line) -> Callable[[Evidence], Evidence]:
-    return lambda seen: replace(seen, ledger=sorted([*seen.ledger, *lines], key=lambda line: line.at_s))
-
-
-def _invoked(at: int, **changes: Any) -> Callable[[Evidence], Evidence]:
-    return lambda seen: replace(
-        seen, invoked=[replace(each, **changes) if n == at else each for n, each in enumerate(seen.invoked)]
-    )
-
-
-def _signalled(at: int, answer: Answer) -> Callable[[Evidence], Evidence]:
-    return lambda seen: replace(
-        seen, signalled=[replace(each, answer=answer) if n == at else each for n, each in enumerate(seen.signalled)]
-    )
-
-
-def _faults(*faults: Fault) -> Callable[[Evidence], Evidence]:
-    """These in addition."""
-    return lambda seen: replace(seen, faults=sorted([*seen.faults, *faults], key=lambda fault: fault.at_s))
-
-
-def _delivered(name: str, *deliveries: Delivery) -> Callable[[Evidence], Evidence]:
-    """These and no others."""
-    return _in_history(lambda history: history.deliveries.update({name: list(deliveries)}))
-
-
-def _all(*alterations: Callable[[Evidence], Evidence]) -> Callable[[Evidence], Evidence]:
-    def alter(seen: Evidence) -> Evidence:
-        for each in alterations:
-            seen = each(seen)
-        return seen
-
-    return alter
-
-
-def _left(**changes: Any) -> Callable[[Evidence], Evidence]:
-    return lambda seen: replace(seen, left=replace(seen.left, **changes))
-
-
 @pytest.mark.parametrize(
     ("alter", "complaint"),
     [
         # lost
-        (_left(statuses={ASK: "completed", MEND: "completed"}), "nap/job-2 is lost: its invoke was acknowledged"),
-        (_left(statuses={ASK: "completed", NAP: "running", MEND: "completed"}), "nap/job-2 is running, not completed"),
-        (_invoked(0, result=["ask 1", "no"]), "ask/job-1 returned ['ask 1', 'no'], not ['ask 1', 'yes']"),
-        (_invoked(1, result=None), "nap/job-2 is completed, and the client still waits for it"),
-        (_in_history(lambda h: h.records[ASK, "ask"].append(None)), "the record 'ask' of ask/job-1 is lost"),
-        (_in_history(lambda h: h.records[MEND, "broken"].append(None)), "2 times it was dropped"),
+        (left(statuses={ASK: "completed", MEND: "completed"}), "nap/job-2 is lost: its invoke was acknowledged"),
+        (left(statuses={ASK: "completed", NAP: "running", MEND: "completed"}), "nap/job-2 is running, not completed"),
+        (invoked(0, result=["ask 1", "no"]), "ask/job-1 returned ['ask 1', 'no'], not ['ask 1', 'yes']"),
+        (invoked(1, result=None), "nap/job-2 is completed, and the client still waits for it"),
+        (in_history(lambda h: h.records[ASK, "ask"].append(None)), "the record 'ask' of ask/job-1 is lost"),
+        (in_history(lambda h: h.records[MEND, "broken"].append(None)), "2 times it was dropped"),
         (lambda seen: replace(seen, settled=False), "not all instances came to their ends in time"),
         # doubled
-        (_in_history(lambda h: h.lives[ASK].append("again")), "ask/job-1 was made 2 times"),
+        (in_history(lambda h: h.lives[ASK].append("again")), "ask/job-1 was made 2 times"),
         (
-            _in_history(lambda h: h.records[ASK, "ask"].append(finished("step", 14.9, "ask 1"))),
+            in_history(lambda h: h.records[ASK, "ask"].append(finished("step", 14.9, "ask 1"))),
             "the record 'ask' of ask/job-1 was {",
         ),
-        (_invoked(0, created=False), "ask/job-1: the client that started it was told that it was there already"),
+        (invoked(0, created=False), "ask/job-1: the client that started it was told that it was there already"),
         # called without a right
-        (_more(Line(14.6, BOB, What.BEGIN, ASK, 2, "ask", 2)), "in run 2, 0.100 s after its record was written"),
-        (_more(Line(41.5, BOB, What.BEGIN, MEND, 1, "broken", 2)), "0.500 s after its record was written"),
-        (_more(Line(14.2, ALICE, What.BEGIN, ASK, 1, "ask", 2)), "worker 7, in run 1, 0.200 s after run 2 had begun"),
+        (more(Line(14.6, BOB, What.BEGIN, ASK, 2, "ask", 2)), "in run 2, 0.100 s after its record was written"),
+        (more(Line(41.5, BOB, What.BEGIN, MEND, 1, "broken", 2)), "0.500 s after its record was written"),
+        (more(Line(14.2, ALICE, What.BEGIN, ASK, 1, "ask", 2)), "worker 7, in run 1, 0.200 s after run 2 had begun"),
         (
             lambda seen: replace(seen, ledger=[line for line in seen.ledger if line.key != "ask"]),
             "step 'ask' of ask/job-1 has a record, and was never called",
         ),
         # signals
-        (_signalled(1, Answer.ACCEPTED), "the signals ['s1', 's2'] were all accepted"),
+        (signalled(1, Answer.ACCEPTED), "the signals ['s1', 's2'] were all accepted"),
         (
-            lambda seen: _signalled(0, Answer.SUPERSEDED)(_signalled(2, Answer.SUPERSEDED)(seen)),
+            lambda seen: signalled(0, Answer.SUPERSEDED)(signalled(2, Answer.SUPERSEDED)(seen)),
             "3 signals were superseded, and none was accepted",
         ),
         (
-            _in_history(lambda h: h.records.update({(ASK, "answer"): [finished("signal", 15.0, "no")]})),
+            in_history(lambda h: h.records.update({(ASK, "answer"): [finished("signal", 15.0, "no")]})),
             "accepted was s1, recorded is ['no']",
         ),
-        (_in_history(lambda h: h.completers.update({(ASK, "answer"): ["signal s2"]})), "by ['signal s2']"),
-        (_in_history(lambda h: h.completers[NAP, "nap"].append("timer")), "'nap' of nap/job-2 was completed more than"),
+        (in_history(lambda h: h.completers.update({(ASK, "answer"): ["signal s2"]})), "by ['signal s2']"),
+        (in_history(lambda h: h.completers[NAP, "nap"].append("timer")), "'nap' of nap/job-2 was completed more than"),
         # timers
-        (_in_history(lambda h: h.dues_ms.update({(NAP, "nap"): [40_005.0]})), "timer 'nap' of nap/job-2 fired 5 ms"),
-        (_in_history(lambda h: h.dues_ms[NAP, "nap"].append(39_000.0)), "had the deadlines [39990.0, 39000.0]"),
+        (in_history(lambda h: h.dues_ms.update({(NAP, "nap"): [40_005.0]})), "timer 'nap' of nap/job-2 fired 5 ms"),
+        (in_history(lambda h: h.dues_ms[NAP, "nap"].append(39_000.0)), "had the deadlines [39990.0, 39000.0]"),
         # stalls
         (
             lambda seen: replace(
@@ -216,10 +104,10 @@ def _left(**changes: Any) -> Callable[[Evidence], Evidence]:
             "ask/job-1 did not move for 4.4 s after SIGKILL to a worker 7",
         ),
         # left behind
-        (_left(immortal=["chaos:{0}:steps:ask/job-1"]), "chaos:{0}:steps:ask/job-1 would never go"),
-        (_left(entries=1), "1 entries are left in the streams"),
-        (_left(pending=2), "2 entries are left pending"),
-        (_left(disorder=["ask/job-1: completed, and listed as []"]), "completed, and listed as []"),
+        (left(immortal=["chaos:{0}:steps:ask/job-1"]), "chaos:{0}:steps:ask/job-1 would never go"),
+        (left(entries=1), "1 entries are left in the streams"),
+        (left(pending=2), "2 entries are left pending"),
+        (left(disorder=["ask/job-1: completed, and listed as []"]), "completed, and listed as []"),
         # nothing is proved
         (lambda seen: replace(seen, faults=[]), "there was no fault"),
         (lambda seen: replace(seen, invoked=[]), "there was no instance"),
@@ -228,9 +116,7 @@ def _left(**changes: Any) -> Callable[[Evidence], Evidence]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_whatever_is_wrong_is_said_and_the_exit_code_is_1(
-    alter: Callable[[Evidence], Evidence], complaint: str
-) -> None:
+def test_whatever_is_wrong_is_said_and_the_exit_code_is_1(alter: Alteration, complaint: str) -> None:
     verdict = judge(alter(good()), beyond_lease_s=1.2)
     assert verdict.exit_code == 1
     assert any(complaint in each for each in verdict.complaints), verdict.complaints
@@ -241,16 +127,16 @@ def test_a_worker_that_was_stopped_before_it_could_know_may_call_as_it_wakes_and
     seen = good()
     seen = replace(seen, faults=[*seen.faults[1:], stopped])
     waking, later = (Line(at_s, ALICE, What.BEGIN, ASK, 1, "ask", 2) for at_s in (18.1, 18.5))
-    allowed, refused = judge(_more(waking)(seen)), judge(_more(later)(seen))
+    allowed, refused = judge(more(waking)(seen)), judge(more(later)(seen))
     assert allowed.complaints == []
-    assert allowed.table["  of both, explained by a SIGSTOP"] == 2
+    assert allowed.table["  of these, explained by a SIGSTOP"] == 2
     assert len(refused.complaints) == 2  # after the record, and of an old run
 
 
 def test_a_worker_that_was_stopped_when_it_could_know_may_call_nothing() -> None:
     seen = good()
     seen = replace(seen, faults=[Fault(Kind.STOP, 15.0, 18.0, ALICE)])
-    verdict = judge(_more(Line(18.1, ALICE, What.BEGIN, ASK, 1, "ask", 2))(seen))
+    verdict = judge(more(Line(18.1, ALICE, What.BEGIN, ASK, 1, "ask", 2))(seen))
     assert len(verdict.complaints) == 2
 
 
@@ -262,14 +148,14 @@ KILLED = Fault(Kind.KILL, 10.0, 10.1, ALICE)
 FOUR = "ask/job-1 did not move for 4.0 s after SIGKILL to a worker 7"
 
 
-def stalls(*alterations: Callable[[Evidence], Evidence], beyond_lease_s: float = 0.5) -> list[str]:
+def stalls(*alterations: Alteration, beyond_lease_s: float = 0.5) -> list[str]:
     """What is said of stalls."""
-    complaints = judge(_all(*alterations)(good()), beyond_lease_s=beyond_lease_s).complaints
+    complaints = judge(both(*alterations)(good()), beyond_lease_s=beyond_lease_s).complaints
     return [each for each in complaints if "did not move" in each]
 
 
 def test_a_stall_may_last_a_lease_and_two_seconds() -> None:
-    def killed(at_s: float) -> Callable[[Evidence], Evidence]:
+    def killed(at_s: float) -> Alteration:
         return lambda seen: replace(seen, faults=[Fault(Kind.KILL, at_s, at_s, ALICE)])
 
     assert judge(killed(9.01)(good())).complaints == []
@@ -278,15 +164,15 @@ def test_a_stall_may_last_a_lease_and_two_seconds() -> None:
 
 def test_a_signal_that_somebody_else_brings_is_no_sign_of_life() -> None:
     signalled = finished("signal", 11.0, "yes")
-    assert stalls(_in_history(lambda history: history.records[ASK, "answer"].__setitem__(1, signalled))) == [FOUR]
+    assert stalls(in_history(lambda history: history.records[ASK, "answer"].__setitem__(1, signalled))) == [FOUR]
 
 
 def test_the_servers_downtime_is_no_part_of_a_stall_and_a_restart_is_a_fault_of_its_own() -> None:
     restarted = Fault(Kind.SERVER, 10.2, 10.6)
-    assert stalls(_faults(restarted)) == []
-    table = judge(_faults(restarted)(good())).table
+    assert stalls(more_faults(restarted)) == []
+    table = judge(more_faults(restarted)(good())).table
     assert (table["longest stall, s"], table["longest stall per fault, s"]) == (4.0, 3.4)
-    alone = _all(lambda seen: replace(seen, faults=[restarted]))
+    alone = both(lambda seen: replace(seen, faults=[restarted]))
     assert stalls(alone, beyond_lease_s=0.2) == [
         "ask/job-1 did not move for 3.4 s after server killed and restarted",
     ]
@@ -294,26 +180,26 @@ def test_the_servers_downtime_is_no_part_of_a_stall_and_a_restart_is_a_fault_of_
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.PAUSE, Kind.TERM, Kind.KILL, Kind.CUT_REPLY, Kind.CUT_ALL])
 def test_no_fault_of_a_worker_that_has_nothing_to_do_with_it_excuses_a_stall(kind: Kind) -> None:
-    assert stalls(_faults(Fault(kind, 11.0, 13.9, CAROL))) == [FOUR]
-    assert stalls(_faults(Fault(kind, 11.0, 13.9, None))) == [FOUR]
+    assert stalls(more_faults(Fault(kind, 11.0, 13.9, CAROL))) == [FOUR]
+    assert stalls(more_faults(Fault(kind, 11.0, 13.9, None))) == [FOUR]
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.PAUSE, Kind.TERM, Kind.KILL, Kind.CUT_REPLY, Kind.CUT_ALL])
 def test_a_fault_of_the_leader_excuses_it_while_there_is_something_to_recover(kind: Kind) -> None:
-    assert stalls(_faults(Fault(kind, 11.0, 11.1, BOB))) == []
-    handed_back = _delivered(ASK, Delivery(8.9, ALICE, 1, 10.5), Delivery(13.6, BOB, 2, 16.0))
-    assert stalls(handed_back, _faults(Fault(kind, 11.0, 11.1, BOB))) == [FOUR]
+    assert stalls(more_faults(Fault(kind, 11.0, 11.1, BOB))) == []
+    handed_back = delivered(ASK, Delivery(8.9, ALICE, 1, 10.5), Delivery(13.6, BOB, 2, 16.0))
+    assert stalls(handed_back, more_faults(Fault(kind, 11.0, 11.1, BOB))) == [FOUR]
 
 
 def test_a_fault_of_who_led_once_or_leads_later_is_no_excuse() -> None:
-    led_later = _in_history(lambda history: history.leads.update({0: history.leads[0][7:]}))
-    assert stalls(led_later, _faults(Fault(Kind.PAUSE, 11.0, 11.1, BOB))) == [FOUR]
-    led_once = _in_history(lambda history: history.leads.update({0: history.leads[0][:3]}))
-    assert stalls(led_once, _faults(Fault(Kind.PAUSE, 11.0, 11.1, BOB))) == [FOUR]
+    led_later = in_history(lambda history: history.leads.update({0: history.leads[0][7:]}))
+    assert stalls(led_later, more_faults(Fault(Kind.PAUSE, 11.0, 11.1, BOB))) == [FOUR]
+    led_once = in_history(lambda history: history.leads.update({0: history.leads[0][:3]}))
+    assert stalls(led_once, more_faults(Fault(Kind.PAUSE, 11.0, 11.1, BOB))) == [FOUR]
 
 
 def test_a_fault_of_the_leader_of_another_partition_is_no_excuse() -> None:
-    seen = _faults(Fault(Kind.STOP, 11.0, 13.0, CAROL))(good())
+    seen = more_faults(Fault(Kind.STOP, 11.0, 13.0, CAROL))(good())
     seen.history.leads[1] = [Lead("token of Carol", 13.0)]
     assert any("did not move" in each for each in judge(seen, beyond_lease_s=0.5).complaints)
     seen.history.partitions[ASK] = 1
@@ -322,20 +208,20 @@ def test_a_fault_of_the_leader_of_another_partition_is_no_excuse() -> None:
 
 def test_a_fault_of_whoever_has_it_by_then_has_it_wait_anew() -> None:
     had = [Delivery(8.9, ALICE, 1, 11.0), Delivery(11.1, CAROL, None, 13.5), Delivery(13.6, BOB, 2, 16.0)]
-    by_carol = _delivered(ASK, *had)
+    by_carol = delivered(ASK, *had)
     assert stalls(by_carol) == [FOUR]
-    assert stalls(by_carol, _faults(Fault(Kind.KILL, 12.0, 12.1, CAROL))) == []
+    assert stalls(by_carol, more_faults(Fault(Kind.KILL, 12.0, 12.1, CAROL))) == []
     # she had just died, and the server did not know
-    assert stalls(by_carol, _faults(Fault(Kind.POISON, 11.09, 11.09, CAROL))) == []
-    assert stalls(by_carol, _faults(Fault(Kind.POISON, 11.05, 11.05, CAROL))) == [FOUR]
+    assert stalls(by_carol, more_faults(Fault(Kind.POISON, 11.09, 11.09, CAROL))) == []
+    assert stalls(by_carol, more_faults(Fault(Kind.POISON, 11.05, 11.05, CAROL))) == [FOUR]
     # she was stopped before: it waits from when it came to her
-    assert stalls(by_carol, _faults(Fault(Kind.STOP, 10.3, 16.0, CAROL))) == []
-    assert stalls(by_carol, _faults(Fault(Kind.STOP, 10.2, 11.0, CAROL))) == [FOUR]
+    assert stalls(by_carol, more_faults(Fault(Kind.STOP, 10.3, 16.0, CAROL))) == []
+    assert stalls(by_carol, more_faults(Fault(Kind.STOP, 10.2, 11.0, CAROL))) == [FOUR]
 
 
 def test_what_a_run_of_the_past_does_is_no_sign_of_life() -> None:
     had = [Delivery(7.9, ALICE, 1, 8.4), Delivery(8.5, CAROL, 2, 13.5), Delivery(13.6, BOB, 3, 16.0)]
-    seen = _all(_delivered(ASK, *had), _more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1)))(good())
+    seen = both(delivered(ASK, *had), more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1)))(good())
     seen = replace(
         seen,
         faults=[Fault(Kind.KILL, 10.0, 10.1, CAROL)],
@@ -345,29 +231,29 @@ def test_what_a_run_of_the_past_does_is_no_sign_of_life() -> None:
 
 
 def test_what_was_delivered_and_never_claimed_is_hit_as_well() -> None:
-    unclaimed = _delivered(ASK, Delivery(9.9, ALICE, None, 13.5), Delivery(13.6, BOB, 2, 16.0))
+    unclaimed = delivered(ASK, Delivery(9.9, ALICE, None, 13.5), Delivery(13.6, BOB, 2, 16.0))
     assert stalls(unclaimed) == [FOUR]
 
 
 def test_what_had_parked_before_is_not_hit() -> None:
-    parked = _delivered(ASK, Delivery(8.9, ALICE, 1, parked=True), Delivery(13.6, BOB, 2, 16.0))
+    parked = delivered(ASK, Delivery(8.9, ALICE, 1, parked=True), Delivery(13.6, BOB, 2, 16.0))
     assert stalls(parked) == []
-    still_at_it = _more(Line(10.1, ALICE, What.REST, ASK, 1))
-    stopped = _all(lambda seen: replace(seen, faults=[Fault(Kind.STOP, 10.0, 14.5, ALICE)]))
+    still_at_it = more(Line(10.1, ALICE, What.REST, ASK, 1))
+    stopped = both(lambda seen: replace(seen, faults=[Fault(Kind.STOP, 10.0, 14.5, ALICE)]))
     assert stalls(parked, still_at_it, stopped) == []
-    assert judge(_all(parked, still_at_it, stopped)(good())).table["longest stall per fault, s"] == 0.1
+    assert judge(both(parked, still_at_it, stopped)(good())).table["longest stall per fault, s"] == 0.1
 
 
 @pytest.mark.parametrize("kind", [Kind.PAUSE, Kind.CUT_INSIDE, Kind.TERM, Kind.STOP])
 def test_what_a_worker_that_lives_does_itself_is_a_sign_of_life(kind: Kind) -> None:
-    hit = _all(lambda seen: replace(seen, faults=[Fault(kind, 10.0, 10.1, ALICE)]))
+    hit = both(lambda seen: replace(seen, faults=[Fault(kind, 10.0, 10.1, ALICE)]))
     assert stalls(hit) == [f"ask/job-1 did not move for 4.0 s after {kind} 7"]
-    assert stalls(hit, _more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1))) == []
-    assert stalls(_more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1))) == [FOUR]  # the dead leave nothing behind
+    assert stalls(hit, more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1))) == []
+    assert stalls(more(Line(12.0, ALICE, What.END, ASK, 1, "ask", 1))) == [FOUR]  # the dead leave nothing behind
 
 
 def test_a_suspect_may_wait_a_lease_longer_and_no_more() -> None:
-    suspect = _in_history(lambda history: history.losses[ASK].__setitem__(2, 2))
+    suspect = in_history(lambda history: history.losses[ASK].__setitem__(2, 2))
     table = judge(suspect(good())).table
     assert (table["longest stall per fault, s"], table["  of suspects, s"]) == (0.0, 4.0)
     assert stalls(suspect, beyond_lease_s=-1.9) == []
@@ -375,57 +261,57 @@ def test_a_suspect_may_wait_a_lease_longer_and_no_more() -> None:
 
 
 def test_while_no_worker_has_been_left_in_peace_for_a_lease_nobody_can_recover() -> None:
-    def cut(at_s: float, pid: int) -> Callable[[Evidence], Evidence]:
-        return _faults(Fault(Kind.CUT_ALL, at_s, at_s, pid))
+    def cut(at_s: float, pid: int) -> Alteration:
+        return more_faults(Fault(Kind.CUT_ALL, at_s, at_s, pid))
 
-    nobody_led = _in_history(lambda history: history.leads.clear())
+    nobody_led = in_history(lambda history: history.leads.clear())
     carol = cut(10.7, CAROL)
     assert stalls(nobody_led, carol) == [FOUR]
     assert stalls(nobody_led, cut(10.6, BOB)) == [FOUR]
     assert stalls(nobody_led, carol, cut(10.6, BOB)) == []  # from 13.6 on Bob may recover it
     assert stalls(nobody_led, carol, cut(10.4, BOB)) == [FOUR.replace("4.0", "3.6")]
-    handed_back = _delivered(ASK, Delivery(8.9, ALICE, 1, 10.5), Delivery(13.6, BOB, 2, 16.0))
+    handed_back = delivered(ASK, Delivery(8.9, ALICE, 1, 10.5), Delivery(13.6, BOB, 2, 16.0))
     assert stalls(nobody_led, carol, cut(10.6, BOB), handed_back) == [FOUR]
 
 
 def test_neighbours_of_what_blocks_their_loop_may_wait_for_as_long_as_it_does() -> None:
-    def blocked(until_s: float) -> Callable[[Evidence], Evidence]:
-        return _all(lambda seen: replace(seen, faults=[Fault(Kind.BLOCK, 10.0, until_s, ALICE)]))
+    def blocked(until_s: float) -> Alteration:
+        return both(lambda seen: replace(seen, faults=[Fault(Kind.BLOCK, 10.0, until_s, ALICE)]))
 
     assert stalls(blocked(10.6)) == []
     assert stalls(blocked(10.4)) == ["ask/job-1 did not move for 3.6 s after event loop blocked by an instance 7"]
     had = [Delivery(8.9, ALICE, 1, 10.1), Delivery(10.1, CAROL, None, 10.8), Delivery(13.6, BOB, 2, 16.0)]
-    assert stalls(_delivered(ASK, *had), _faults(Fault(Kind.BLOCK, 10.2, 16.0, CAROL))) == []
+    assert stalls(delivered(ASK, *had), more_faults(Fault(Kind.BLOCK, 10.2, 16.0, CAROL))) == []
 
 
 # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def late(*alterations: Callable[[Evidence], Evidence]) -> list[str]:
+def late(*alterations: Alteration) -> list[str]:
     """What is said of a timer that fires 5.5 s after its deadline."""
-    due = _in_history(lambda history: history.dues_ms.update({(NAP, "nap"): [34_500.0]}))
-    complaints = judge(_all(due, *alterations)(good())).complaints
+    due = in_history(lambda history: history.dues_ms.update({(NAP, "nap"): [34_500.0]}))
+    complaints = judge(both(due, *alterations)(good())).complaints
     return [each for each in complaints if "late" in each]
 
 
 def test_a_timer_may_be_a_lease_and_two_seconds_late_after_the_last_fault_of_server_or_leader() -> None:
     said = ["timer 'nap' of nap/job-2, due at 34.500, fired 5.5 s late"]
     assert late() == said
-    assert late(_faults(Fault(Kind.KILL, 35.5, 35.6, BOB))) == []
-    assert late(_faults(Fault(Kind.SERVER, 34.0, 35.5))) == []
-    assert late(_faults(Fault(Kind.KILL, 35.5, 35.6, CAROL))) == said
-    assert late(_faults(Fault(Kind.KILL, 34.0, 34.2, BOB))) == said
+    assert late(more_faults(Fault(Kind.KILL, 35.5, 35.6, BOB))) == []
+    assert late(more_faults(Fault(Kind.SERVER, 34.0, 35.5))) == []
+    assert late(more_faults(Fault(Kind.KILL, 35.5, 35.6, CAROL))) == said
+    assert late(more_faults(Fault(Kind.KILL, 34.0, 34.2, BOB))) == said
     # nobody is there, but for one of them no longer than a lease
     bob, carol = Fault(Kind.STOP, 34.0, 39.0, BOB), Fault(Kind.STOP, 34.0, 39.5, CAROL)
-    assert late(_faults(bob)) == late(_faults(replace(bob, until_s=37.4), carol)) == said
-    assert late(_faults(bob, carol)) == []
+    assert late(more_faults(bob)) == late(more_faults(replace(bob, until_s=37.4), carol)) == said
+    assert late(more_faults(bob, carol)) == []
 
 
 def test_a_timer_is_in_a_calm_if_no_fault_was_in_the_air() -> None:
     row = "  in a calm ({} timers), s"
     for fault, calm in ((Fault(Kind.CUT_ALL, 40.0, 40.0, CAROL), 0), (Fault(Kind.STOP, 33.0, 35.1, CAROL), 0)):
-        assert judge(_faults(fault)(good())).table[row.format(calm)] == 0.0
-    assert judge(_faults(Fault(Kind.STOP, 33.0, 34.9, CAROL))(good())).table[row.format(1)] == 0.01
+        assert judge(more_faults(fault)(good())).table[row.format(calm)] == 0.0
+    assert judge(more_faults(Fault(Kind.STOP, 33.0, 34.9, CAROL))(good())).table[row.format(1)] == 0.01
 
 
 # ── poison ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -443,7 +329,7 @@ def test_a_timer_is_in_a_calm_if_no_fault_was_in_the_air() -> None:
 )
 def test_what_kills_its_workers_must_be_failed_for_it(status: str, result: Any, is_fine: bool) -> None:
     statuses = {**good().left.statuses, ASK: status}
-    poisoned = _all(_invoked(0, fails="WorkerLost", result=result), _left(statuses=statuses))
+    poisoned = both(invoked(0, fails="WorkerLost", result=result), left(statuses=statuses))
     complaints = judge(poisoned(good())).complaints
     assert complaints == ([] if is_fine else [f"ask/job-1 is {status}, not failed with WorkerLost: {result}"])
 
@@ -452,8 +338,8 @@ def test_what_kills_its_workers_must_be_failed_for_it(status: str, result: Any, 
 
 
 def consumers(pid: int, *, ended_s: float) -> list[str]:
-    left = _left(consumers=[Consumer("chaos:{0}:stream:ask", pid)])
-    seen = replace(left(good()), ended_s=ended_s, gone_s={ALICE: 10.1, BOB: ended_s + 0.5})
+    there = left(consumers=[Consumer("chaos:{0}:stream:ask", pid)])
+    seen = replace(there(good()), ended_s=ended_s, gone_s={ALICE: 10.1, BOB: ended_s + 0.5})
     return list(judge(seen).complaints)
 
 
@@ -470,7 +356,7 @@ def test_who_leaves_in_peace_leaves_no_consumer() -> None:
     ]
 
 
-def _said(level: str, message: str, traceback: str = "", at_s: float | None = 30.0) -> Callable[[Evidence], Evidence]:
+def _said(level: str, message: str, traceback: str = "", at_s: float | None = 30.0) -> Alteration:
     return lambda seen: replace(seen, said=[Said(BOB, at_s, level, "memable.run", message, traceback)])
 
 
@@ -493,7 +379,7 @@ def _said(level: str, message: str, traceback: str = "", at_s: float | None = 30
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_errors_and_tracebacks_in_a_log_are_complaints_unless_they_are_explained(
-    alter: Callable[[Evidence], Evidence], complaint: str | None
+    alter: Alteration, complaint: str | None
 ) -> None:
     verdict = judge(alter(good()))
     assert verdict.table["errors in logs"] == len(verdict.complaints) == (0 if complaint is None else 1)
