@@ -31,9 +31,9 @@ class Standing(NamedTuple):
     elapsed_ms: int = 0
     """Since the first of them was made."""
     resumed: str = ""
-    """The token of the parent's last resume, by which those that failed before are to be resumed."""
+    """The parent's last resume, by which those that failed before are to be resumed: its token, and when it was."""
     rerun: str = ""
-    """The token of the last resume that named the call in `rerun`, by which all of them are to be resumed."""
+    """The last resume that named the call in `rerun`, by which all that ended before are to be resumed: the same."""
 
     @property
     def living(self) -> int:
@@ -175,10 +175,19 @@ class Family:
         held = self._held
         await self._store.cancel_child(child, held.keys, new_token(), reason, retention_ms, by=held.lease)
 
-    async def resume(self, call: ChildrenCall, number: int, token: str) -> None:
-        """Run a child again, as the parent's resume with this token asks for: once. One that is gone stays as it is."""
+    async def resume(self, call: ChildrenCall, number: int, asked: str) -> None:
+        """Run a child again as a resume of the parent asks for (see `Standing`): once, if it had ended by then.
+
+        One that is gone stays as it is.
+        """
+        token, _, asked_ms = asked.partition(" ")
         await self._store.resume(
-            self.child(call, number), token, parent=self._held.keys, parent_lease=self._held.lease, missing_ok=True
+            self.child(call, number),
+            token,
+            parent=self._held.keys,
+            parent_lease=self._held.lease,
+            asked_ms=asked_ms,
+            missing_ok=True,
         )
 
 

@@ -46,8 +46,8 @@ A child's id is `PARENT~LIFE~KEY~N`: its parent's id and life, the key of the `c
 its family's hash `KEY~N` is its status and, after a space, its output, error or reason as JSON. Beside it are, of each
 key, `_workflow:KEY` and `_total:KEY` (whose children, and how many there are to be), `_started:KEY` (in ms),
 `_created:KEY`, `_ended:KEY`, `_failed:KEY` (how many so far; the cancelled have failed, too), `_first:KEY` (the number
-of the one that failed first); and `_living` (of all keys), `_resumed` (the token of the parent's last resume: those
-that failed before are resumed by it), `_rerun:KEY` (that of the last with this key in `rerun`: all of them are).
+of the one that failed first); and `_living` (of all keys), `_resumed` (the parent's last resume, its token and time in
+ms: those that failed before are resumed by it), `_rerun:KEY` (the last with this key in `rerun`: all that ended are).
 
 Fields of a steps hash that belong to scripts: `_open:KEY` (kind, start in ms and accepted types of an open point; the
 `first` that it is a member of; of a `first`, its members), `_by:KEY` (what completed it: `timer`, its deadline;

@@ -13,17 +13,19 @@
 -- KEYS  cancelled  zset
 -- KEYS  family     hash    of a parent: its run is to resume children, and the expiry goes
 -- KEYS  parent...  hash    of a child, its parent's: instance, steps, inbox, family, stream, suspended, queued
--- ARGV  id, name, token, wake, events, parent_id, parent_name, parent_events, parent_lease, rerun...
+-- ARGV  id, name, token, wake, events, parent_id, parent_name, parent_events, parent_lease, asked_ms, rerun...
 -- RETURNS  DONE queued, now or by the first try | ALREADY joined | BUSY status | NO_RECORD keys in rerun that have none | UNKNOWN | LEASE_LOST the parent's run is over | STALE not its parent
 -- RETRY  by `resumed_by`, the tokens of the last 16 resumes: DONE, whatever has become of the instance since
 local known = redis.call('HMGET', instance, 'status', 'resumed_by', 'failed_keys', 'created_us', 'labels', 'parent', 'family',
-  'deadline_ms')
+  'deadline_ms', 'completed_ms')
 local from = ({suspended = suspended, completed = completed, failed = failed, cancelled = cancelled})[known[1]]
 if not known[1] then return {UNKNOWN} end
 if (known[6] or '') ~= parent_name then return {STALE} end
 local kin = parent_of(parent, timers, parent_id, parent_name, parent_events)
 if parent_lease ~= '' and redis.call('HGET', kin.instance, 'lease') ~= parent_lease then return {LEASE_LOST} end
 if knows_token(known[2], token) then return {DONE} end
+-- a child that has ended since its parent was resumed: it is to be resumed by the next
+if asked_ms ~= '' and tonumber(known[9] or '0') > tonumber(asked_ms) then return {ALREADY} end
 if not from then
   if #rerun > 0 then return {BUSY, known[1]} end
   return {ALREADY}

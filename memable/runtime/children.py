@@ -204,7 +204,7 @@ class Children:
     # ── again ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _resume(self, call: ChildrenCall, standing: Standing) -> Standing:
-        """After a resume of the parent its children are resumed by the same token, which each of them obeys once."""
+        """After a resume of the parent, children that had ended by then are resumed by the same token, each once."""
         if standing.rerun and standing.ended:
             await self._resume_those(call, standing, standing.rerun, tuple(Status))
             standing = await self._spawn(call, standing.created, ())
@@ -214,13 +214,13 @@ class Children:
         return standing
 
     async def _resume_those(
-        self, call: ChildrenCall, standing: Standing, token: str, ended_as: Collection[Status]
+        self, call: ChildrenCall, standing: Standing, asked: str, ended_as: Collection[Status]
     ) -> None:
         with self._run.rest.flying():
             for first in range(0, standing.created, _READ_AT_ONCE):
                 ends = await self._family.ends(call, first, min(_READ_AT_ONCE, standing.created - first))
                 numbers = [first + at for at, end in enumerate(ends) if end is not None and end.status in ended_as]
-                await asyncio.gather(*(self._family.resume(call, number, token) for number in numbers))
+                await asyncio.gather(*(self._family.resume(call, number, asked) for number in numbers))
 
 
 def _at_once(inputs: Sequence[bytes]) -> Sequence[bytes]:

@@ -210,12 +210,14 @@ class ForApplications(StoreBase):
         *,
         parent: InstanceKeys | None = None,
         parent_lease: str = "",
+        asked_ms: str = "",
         missing_ok: bool = False,
     ) -> None:
         """Queue an instance at rest, without the records of `rerun`; one that is queued or running is joined.
 
         Of a child `parent` must be given (see `parent_of`), and its end is taken back there, unless the parent has
-        recorded it. With `parent_lease`, only if the parent's run still holds it: else `LeaseLost`.
+        recorded it. With `parent_lease`, only if the parent's run still holds it: else `LeaseLost`; with `asked_ms`,
+        when the parent was resumed, only if it had ended by then.
 
         `InstanceNotFound`, `RecordNotFound`; `InstanceBusy` if there is something to rerun, and it cannot be joined.
         """
@@ -241,6 +243,7 @@ class ForApplications(StoreBase):
                 events=keys.events,
                 family=keys.family,
                 parent_lease=parent_lease,
+                asked_ms=asked_ms,
                 rerun=rerun,
                 **kin,
             ),

@@ -437,6 +437,40 @@ async def test_a_resume_of_the_parent_does_not_run_completed_children_again(star
     assert sorted(packed) == [0, 1, 2]
 
 
+async def test_a_child_that_fails_after_a_resume_of_its_parent_has_no_further_attempt(start: Start) -> None:
+    app, called, broken = App(), list[str](), [True]
+
+    @app.workflow("payment")
+    async def payment(ctx: Context, who: str) -> str:
+        return await ctx.step("pay:v1", pay, who)
+
+    def pay(who: str) -> str:
+        called.append(who)
+        if who == "Bob":
+            raise ValueError("no account")
+        return who
+
+    def check() -> None:
+        if broken:
+            raise ConnectionError("away")
+
+    @app.workflow("payments")
+    async def payments(ctx: Context) -> None:
+        await ctx.call("ann", payment, "Ann")
+        await ctx.step("check:v1", check)
+        await ctx.call("bob", payment, "Bob")
+
+    async with start(app) as engine:
+        instance = await engine.invoke(payments)
+        with pytest.raises(WorkflowFailed, match="ConnectionError"):
+            await instance.result()
+        broken.clear()
+        await instance.resume()
+        with pytest.raises(WorkflowFailed, match="no account"):
+            await instance.result()
+    assert called == ["Ann", "Bob"]
+
+
 async def test_rerunning_a_call_resumes_its_child_too(start: Start) -> None:
     app, answers = App(), ["old", "new"]
 

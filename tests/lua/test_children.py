@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from memable.errors import StepConflict
@@ -179,6 +181,27 @@ async def test_a_resume_takes_the_end_of_a_child_back_until_the_parent_has_recor
     await stage.store.resume(runs[1].keys, new_token(), parent=parent.keys)
     await stage.store.finish(await stage.take(runs[1].keys), SHIPPED, LONG_MS)
     assert await ends_of(stage, parent, 3) == [COMPLETED, FAILED, FAILED]
+
+
+async def test_a_child_that_ended_after_the_resume_of_its_parent_is_not_resumed_by_it(stage: Stage) -> None:
+    parent, child = await stage.parent_of_one(parked=False)
+    await stage.store.finish(parent, BROKEN, LONG_MS)
+    await stage.store.resume(parent.keys, new_token())
+    parent, *_ = [each for each in await stage.deliver(parent.keys) if each.keys.name == parent.keys.name]
+    await stage.store.claim(parent, "w1")
+    (run,) = await runs_of(stage, child)
+    asked = (await stage.spawn(parent)).resumed
+    while await now_ms(stage) <= int(asked.partition(" ")[2]):  # noqa: ASYNC110 - the next millisecond comes by itself
+        await asyncio.sleep(0)
+    await stage.store.finish(run, BROKEN, LONG_MS)
+    await stage.family(parent).resume(calling(), 0, asked)
+    assert stage.answered() is Answer.ALREADY
+    assert await stage.status(child) is Status.FAILED
+
+
+async def now_ms(stage: Stage) -> int:
+    seconds, us = await stage.command("TIME")
+    return int(seconds) * 1000 + int(us) // 1000
 
 
 async def test_a_child_is_resumed_by_its_parents_run_once_and_only_while_it_holds_the_parent(stage: Stage) -> None:

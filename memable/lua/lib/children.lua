@@ -21,13 +21,14 @@ local function forget_ends(family, key)
   end
 end
 
--- by a resume with this token: its run is to resume the children that failed, if it had ended, and all of those keys
+-- by a resume with this token: its run is to resume the children that failed until now, if it had ended, and all of those keys
 local function ask_for_children(family, token, rerun, has_ended)
   redis.call('PERSIST', family)
-  if has_ended then redis.call('HSET', family, '_resumed', token) end
+  local asked = token .. ' ' .. whole(now_ms())
+  if has_ended then redis.call('HSET', family, '_resumed', asked) end
   for _, key in ipairs(rerun) do
     if redis.call('HEXISTS', family, '_created:' .. key) == 1 then
-      redis.call('HSET', family, '_rerun:' .. key, token)
+      redis.call('HSET', family, '_rerun:' .. key, asked)
     else
       forget_ends(family, key)
     end
