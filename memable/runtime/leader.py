@@ -26,9 +26,9 @@ from memable.keys import (
 from memable.lua import Answer
 from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.bereavement import Bereavement
+from memable.runtime.failing import failure_outcome
 from memable.runtime.intake import named_by
 from memable.runtime.reconciler import Reconciler
-from memable.runtime.run import failure_outcome
 from memable.store import Lead, Store, new_token
 
 _log = logging.getLogger("memable.leader")

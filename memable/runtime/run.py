@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from memable.children_call import ChildrenCall
-from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain, to_json
+from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain
 from memable.context import Context, StepOptions
 from memable.current_step import step_in_progress
 from memable.definitions import Definitions
@@ -39,20 +39,28 @@ from memable.holding import Claim, Held, HistoryLost, LeaseLost, NextLife, Outco
 from memable.inputs import encode_input
 from memable.journal import Draft, Journal, Record
 from memable.retry import INHERIT
+from memable.runtime.author_log import ReplayAwareLogger
 from memable.runtime.children import Children
+from memable.runtime.failing import chain_of, failure_outcome
 from memable.runtime.farewell import Farewell
 from memable.runtime.first import Race, Races
 from memable.runtime.mapping import MapCall
 from memable.runtime.rest import End, Rest, RunOver, Wait, is_busy, new_future
 from memable.runtime.retrying import Place, call_again
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
-from memable.runtime.tasks import Activity, EscapedExit, RunTasks, current_tasks, install_task_factory
+from memable.runtime.tasks import (
+    Activity,
+    EscapedExit,
+    RunTasks,
+    current_tasks,
+    install_task_factory,
+    is_being_cancelled,
+)
 from memable.state import Status, StepKind
 from memable.store import Store, new_token
 from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.run")
-_author_log = logging.getLogger("memable.workflow")
 
 _REFUSAL_S = 0.0005
 _MOST_REFUSALS = 11
@@ -84,21 +92,6 @@ class Workshop:
     """Instead of what the workflow and the app say."""
     confirm_lease: Callable[[Held], Awaitable[None] | None]
     """Asks Redis whether a lease still stands, if this process cannot be sure; nothing to await if it can."""
-
-
-class _ReplayAwareLogger(logging.LoggerAdapter[logging.Logger]):
-    """Names the instance, and is silent while replaying."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(_author_log, {"workflow": run.workflow_name, "instance_id": run.instance_id})
-        self._run = run
-
-    def isEnabledFor(self, level: int) -> bool:
-        return not self._run.is_replaying and super().isEnabledFor(level)
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return f"[{self._run.name}] {msg}", kwargs
 
 
 class Run:
@@ -151,7 +144,7 @@ class Run:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        return _ReplayAwareLogger(self)
+        return ReplayAwareLogger(self)
 
     def set_status(self, message: str) -> None:
         if not isinstance(message, str):
@@ -510,7 +503,7 @@ class Run:
             try:
                 output = await self._call_workflow()
             except BaseException as error:
-                if _is_being_cancelled():
+                if is_being_cancelled():
                     # with the whole loop, by asyncio.run: nothing the author did, and nobody is left to record it
                     self.stop(End.HANDED_BACK)
                     raise
@@ -596,38 +589,10 @@ class Run:
     def _failed(self, error: BaseException) -> Outcome:
         if isinstance(error, EscapedExit) and error.__cause__ is not None:
             error = error.__cause__
-        keys = [key for each in _chain(error) for failure, key in self._failures if failure is each]
+        keys = [key for each in chain_of(error) for failure, key in self._failures if failure is each]
         _log.warning("%s failed", self.name, exc_info=error)
         return failure_outcome(type(error).__name__, text_of(error), keys)
 
 
-def failure_outcome(error_type: str, error_message: str, failed_keys: Sequence[str] = ()) -> Outcome:
-    """The outcome of an instance that failed, as it is stored."""
-    value = {"type": error_type, "message": error_message, "step": failed_keys[0] if failed_keys else None}
-    return Outcome(Status.FAILED, to_json(value), f"{error_type}: {error_message}", failed_keys)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """The exception that escaped, what it was raised from or while handling, and what groups hold."""
-    found: list[BaseException] = []
-    todo: list[BaseException | None] = [error]
-    while todo:
-        each = todo.pop(0)
-        if each is None or any(each is known for known in found):
-            continue
-        found.append(each)
-        todo.append(each.__cause__)
-        if not each.__suppress_context__:
-            todo.append(each.__context__)
-        if isinstance(each, BaseExceptionGroup):
-            todo.extend(each.exceptions)
-    return found
-
-
 def _nothing() -> None:
     pass
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -25,7 +25,7 @@ from memable.errors import (
 from memable.holding import LeaseLost
 from memable.journal import Draft
 from memable.retry import RetryPolicy
-from memable.runtime.tasks import Activity, EscapedExit, leave_run
+from memable.runtime.tasks import Activity, EscapedExit, is_being_cancelled, leave_run
 from memable.runtime.threads import StepThreads
 from memable.state import StepKind
 
@@ -193,8 +193,7 @@ def _is_from_outside(error: BaseException) -> bool:
     """Whether the step is being cancelled or closed, rather than failing by itself."""
     if isinstance(error, GeneratorExit):
         return True
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and is_being_cancelled()
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -267,3 +267,9 @@ _BETWEEN_TASKS = {
 def _waits_for_other_tasks(code: CodeType) -> bool:
     names = _BETWEEN_TASKS.get(code.co_filename, frozenset())
     return names is None or code.co_name in names
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody has cancelled the current task, rather than what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

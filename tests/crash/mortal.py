@@ -10,8 +10,8 @@ from typing import Any
 
 from memable import App, Client, Invocation, Settings, Status, current_step
 from memable.connection import ScriptConnection
+from memable.runtime.failing import failure_outcome
 from memable.runtime.rest import End
-from memable.runtime.run import failure_outcome
 from memable.runtime.runtime import Runtime
 from memable.store import Store
 from tests.lua import invariants
