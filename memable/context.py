@@ -79,7 +79,10 @@ class DurableRun(Protocol):
     async def children(self, call: ChildrenCall) -> Any: ...
 
     async def first(self, key: str, calls: Mapping[str, DurableCall[Any]]) -> tuple[str, Any]: ...
+
     async def cancel_children(self, call: ChildrenCall) -> None: ...
+
+    async def lose_map(self, key: str) -> None: ...
 
     def set_status(self, message: str) -> None: ...
 
@@ -321,7 +324,8 @@ class Context:
         check_key("map", f"{key}[{max(0, len(listed) - 1)}]")
         options = _options(f"map {key!r}", fn, timeout, retry, returns, upgrade)
         coroutine = self._run.map(key, listed, fn, concurrency, options, fail_fast=fail_fast)
-        return self._call(StepKind.STEP, key, coroutine)
+        run = self._run
+        return DurableCall(StepKind.STEP, key, coroutine, run, on_loss=lambda: run.lose_map(key))
 
     @overload
     def suspend(

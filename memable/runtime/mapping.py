@@ -50,6 +50,7 @@ class MapCall:
         self._digests: list[str] = []
         self._results: list[Any] = [None] * len(items)
         self._failures: dict[int, Exception] = {}
+        self._has_lost = False
 
     async def results(self, concurrency: int | None) -> list[Any]:
         """The results in the order of the items, of which at most `concurrency` are on their way at a time."""
@@ -79,6 +80,11 @@ class MapCall:
         in_order = [self._failures[index] for index in sorted(self._failures)]
         return [each for each in in_order if self._fail_fast or not isinstance(each, StepFailed)]
 
+    def begin_no_more(self) -> Sequence[str]:
+        """Nobody waits for the results any more; the keys of its steps, of which those in flight may end."""
+        self._has_lost = True
+        return self._keys
+
     async def _call_all(self, indexes: Sequence[int], concurrency: int) -> None:
         left = iter(indexes)
         async with asyncio.TaskGroup() as group:
@@ -86,7 +92,7 @@ class MapCall:
                 group.create_task(self._call_some(left))
 
     async def _call_some(self, left: Iterator[int]) -> None:
-        while not self._fatal and (index := next(left, None)) is not None:
+        while not self._fatal and not self._has_lost and (index := next(left, None)) is not None:
             await self._call(index)
 
     async def _call(self, index: int) -> None:

@@ -197,6 +197,19 @@ class Rest:
                 self._journal.drop(each)
         self.changed()
 
+    def call_no_more(self, steps: Iterable[str]) -> None:
+        """Those of these steps that wait for their next attempt, or will, are not called again."""
+        for key in steps:
+            self._lost.add(key)
+            wait = self._waits.pop(key, None)
+            if wait is None:
+                continue
+            if key in self._opened or self._journal.is_open(key):
+                self._opened.discard(key)
+                self._withdrawn.append(key)
+            wait.future.cancel()
+        self.changed()
+
     def is_waited_for(self, key: str) -> bool:
         """Whether the call of `key` waits at a point, or for its next attempt."""
         return key in self._waits

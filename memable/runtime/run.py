@@ -116,6 +116,7 @@ class Run:
         self._used: set[str] = set()
         self._failures: list[tuple[BaseException, str]] = []
         self._recordings: dict[str, asyncio.Task[None]] = {}
+        self._maps: dict[str, MapCall] = {}
         self._refusals = 0
         self._next_life: NextLife | None = None
         self._read: list[str] = []
@@ -234,7 +235,16 @@ class Run:
         fail_fast: bool,
     ) -> list[Any]:
         await self._admit("map", key)
-        return await MapCall(self, key, items, fn, options, fail_fast=fail_fast).results(concurrency)
+        call = self._maps[key] = MapCall(self, key, items, fn, options, fail_fast=fail_fast)
+        try:
+            return await call.results(concurrency)
+        finally:
+            del self._maps[key]
+
+    async def lose_map(self, key: str) -> None:
+        """Another member of a `first` was chosen: of this map nothing is called any more."""
+        if (call := self._maps.get(key)) is not None:
+            self.rest.call_no_more(call.begin_no_more())
 
     def has_record(self, key: str) -> bool:
         """Whether the call `key` would be handed a record back at once."""

@@ -191,7 +191,7 @@ async def test_a_child_that_ended_after_the_resume_of_its_parent_is_not_resumed_
     await stage.store.claim(parent, "w1")
     (run,) = await runs_of(stage, child)
     asked = (await stage.spawn(parent)).resumed
-    while await now_ms(stage) <= int(asked.partition(" ")[2]):  # noqa: ASYNC110 - the next millisecond comes by itself
+    while await now_ms(stage) <= int(asked.partition(" ")[2]):
         await asyncio.sleep(0)
     await stage.store.finish(run, BROKEN, LONG_MS)
     await stage.family(parent).resume(calling(), 0, asked)
