@@ -407,3 +407,34 @@ async def test_what_was_chosen_must_still_be_among_the_calls(start: Start, is_kn
             assert await instance.result() == "early"
         else:
             assert StepConflict.__name__ in str(await instance.wait())
+
+
+async def test_a_map_that_has_lost_holds_nothing_up_and_begins_no_further_item(start: Start) -> None:
+    app, called, third, decided = App(), list[int](), asyncio.Event(), asyncio.Event()
+
+    async def reach(item: int) -> None:
+        called.append(item)
+        if item < 2:  # these wait for an attempt in an hour
+            raise ConnectionError("away")
+        third.set()
+        await decided.wait()
+
+    async def after() -> None:
+        decided.set()
+        await asyncio.sleep(0.05)  # in which a fourth could begin
+
+    @app.workflow("racing")
+    async def racing(ctx: Context) -> str:
+        hourly = RetryPolicy.fixed(5, LONG_S)
+        calls = {
+            "all": ctx.map("all", range(9), reach, concurrency=3, retry=hourly),
+            "one": ctx.step("one", third.wait),
+        }
+        name, _ = await ctx.first("which", calls)
+        await ctx.step("after", after)
+        return name
+
+    async with start(app) as engine:
+        instance = await engine.invoke(racing)
+        assert await instance.result(20) == "one"
+        assert called == [0, 1, 2]
