@@ -14,7 +14,7 @@ from memable.errors import InvalidKey, StepFailed
 from memable.keys import check_key, check_name
 from memable.missing import MISSING
 from memable.moments import to_epoch_ms
-from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
+from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, checked_policy, to_seconds
 from memable.state import StepKind
 
 if TYPE_CHECKING:
@@ -487,7 +487,9 @@ class Context:
         return self._start_children(ChildrenCall("fan_out", key, workflow, list(items), concurrency, fail_fast))
 
     def _start_children(self, call: ChildrenCall) -> DurableCall[Any]:
-        run = self._run
+        run, given = self._run, call.workflow
+        if not isinstance(getattr(given, "name", given), str):
+            raise InvalidKey("workflow", given)
         return DurableCall(StepKind.CHILD, call.key, run.children(call), run, on_loss=lambda: run.cancel_children(call))
 
     @overload
@@ -578,7 +580,7 @@ def _options(
     if upgrade is not None and (not callable(upgrade) or inspect.iscoroutinefunction(upgrade)):
         raise TypeError(f"{what}: upgrade={upgrade!r} must be a plain function from an old value to a new one")
     timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of {what}")
-    return StepOptions(timeout_s, retry, returns, upgrade)
+    return StepOptions(timeout_s, checked_policy(retry, f"the retry of {what}"), returns, upgrade)
 
 
 def _close_all(calls: Any) -> None:

@@ -107,9 +107,10 @@ class InvalidKey(MemableError):
     """A name, key or id that is empty, too long, reserved, or has a forbidden character."""
 
     def __init__(self, label: str, value: object) -> None:
+        hint = ": pass what @app.workflow(…) or app.register(…) has made of it, or its name" if callable(value) else ""
         super().__init__(
             f"invalid {label} {value!r}: it must be a string of 1 to 200 characters without '/', '~' or control "
-            f"characters, and a key must not start with '_'"
+            f"characters, and a key must not start with '_'{hint if label == 'workflow' else ''}"
         )
         self.label, self.value = label, value
 

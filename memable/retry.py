@@ -127,6 +127,14 @@ class RetryPolicy:
         return isinstance(error, self.retry_on)
 
 
+def checked_policy(policy: RetryPolicy | None | Inherit, what: str) -> RetryPolicy | None | Inherit:
+    """`policy`, if it is one, none, or not given; `TypeError` for, say, a number of retries."""
+    given: object = policy
+    if given is None or given is INHERIT or isinstance(given, RetryPolicy):
+        return policy
+    raise TypeError(f"{what} must be a policy, such as RetryPolicy.fixed(3, delay=1), or None, not {given!r}")
+
+
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """The keyword options of a policy, with single classes made tuples; `TypeError` for what is none."""
     for name in ("retry_on", "never_on"):

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overl
 
 from memable.context import Context
 from memable.keys import check_key, check_name
-from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, to_seconds
+from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, checked_policy, to_seconds
 
 I = TypeVar("I")  # noqa: E741  (the contract's own letters: Workflow[I, O])
 O = TypeVar("O")  # noqa: E741
@@ -116,6 +116,7 @@ class App:
     ) -> None:
         if codec is not None:
             raise ValueError(f"App(codec={codec!r}): other codecs than memable's own are not supported yet")
+        checked_policy(default_retry, "default_retry")
         self.default_retry = default_retry
         self.retention = _checked_retention(retention)
         self.lifespan = lifespan
@@ -131,6 +132,8 @@ class App:
         deadline: Duration | None = None,
     ) -> _Decorator:
         """Register the decorated function as a workflow; its name by default. Errors as for `register`."""
+        if callable(name):  # @app.workflow without parentheses
+            raise TypeError(f"write @app.workflow() or @app.workflow('a name') above {name!r}, with parentheses")
 
         def decorate(fn: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
             chosen = getattr(fn, "__name__", None) if name is None else name
@@ -177,7 +180,7 @@ class App:
 
         `InvalidKey` for a name that cannot be one, `ValueError` for one that is taken or for a deadline that is not
         positive, `TypeError` for a function of
-        another form, `RuntimeError` once an engine or worker has started with this app.
+        another form or a `retry` that is no policy, `RuntimeError` once an engine or worker has started with this app.
         """
         check_name("workflow", name)
         if name in self._workflows:
@@ -191,7 +194,7 @@ class App:
             fn=fn,
             takes_input=takes_input,
             input_type=input_type,
-            own_retry=retry,
+            own_retry=checked_policy(retry, f"the retry of workflow {name!r}"),
             own_retention=None if retention is None else _checked_retention(retention),
             deadline_ms=None if deadline is None else _deadline_ms(name, deadline),
         )

@@ -1,4 +1,4 @@
-"""`memable invoke`, `signal`, `resume`, `fork`, `cancel`, `delete`: what starts instances and what becomes of them."""
+"""`memable invoke`, `signal`, `send`, `resume`, `fork`, `cancel`, `delete`: what is done with instances."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ from memable.state import Status, WorkflowMetadata
     callback=label_values,
     help="Call it so, for `list --label` to find it; repeatable.",
 )
-@click.option("--wait", is_flag=True, help="Wait until it comes to rest: done, failed, or waiting for a signal.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until it comes to rest: it has ended, or waits for a signal, a timer or children.",
+)
 @takes_target
 def invoke(
     target: Target,
@@ -95,6 +99,28 @@ def signal(
             print_json({"workflow": workflow, "instance_id": id, "key": key, "accepted": True})
         else:
             click.echo(f"{workflow}/{id} got {key}")
+        return FINE
+
+    return target.run(act)
+
+
+@click.command(short_help="Send a message to a mailbox of an instance.")
+@click.argument("workflow")
+@click.argument("id")
+@click.argument("mailbox")
+@click.argument("message", metavar="[MESSAGE_JSON]", required=False, callback=json_value)
+@click.option("--message-id", metavar="ID", help="Names this message: sent again, it is a success without an effect.")
+@takes_target
+def send(target: Target, *, workflow: str, id: str, mailbox: str, message: Any, message_id: str | None) -> int:
+    """Send MESSAGE_JSON ('-' reads it from stdin) to the MAILBOX of an instance, which receives it in its turn."""
+
+    async def act(client: Client) -> int:
+        value = None if message is MISSING else message
+        await client.send(workflow, id, mailbox, value, message_id=message_id)
+        if target.as_json:
+            print_json({"workflow": workflow, "instance_id": id, "mailbox": mailbox, "accepted": True})
+        else:
+            click.echo(f"{workflow}/{id} got a message in {mailbox}")
         return FINE
 
     return target.run(act)

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "invoke": "memable.cli.acting:invoke",
     "list": "memable.cli.looking:list_",
     "resume": "memable.cli.acting:resume",
+    "send": "memable.cli.acting:send",
     "show": "memable.cli.looking:show",
     "signal": "memable.cli.acting:signal",
     "worker": "memable.cli.worker:worker",

@@ -65,6 +65,11 @@ class Script:
     calls: list[Called] = field(default_factory=list)
     death: Death | None = None
 
+    def __post_init__(self) -> None:
+        for key, stand_in in self.overrides.items():
+            if not callable(stand_in):
+                raise TypeError(f"overrides[{key!r}] is called in place of the step, and cannot be {stand_in!r}")
+
     def replaced(self, key: str) -> Callable[..., Any] | None:
         """What stands in for the step `key`: by its key, or by that of its `ctx.map`."""
         return self.overrides.get(key) or self.overrides.get(_ITEM.sub("", key))

@@ -134,5 +134,6 @@ async def _play(engine: TestEngine, invocation: Invocation[Any], signals: Signal
         if not answered and not await engine.advance_to_next():
             waiting = ", ".join(map(repr, metadata.waiting_on))
             raise AssertionError(
-                f"{metadata.workflow}/{metadata.instance_id} waits at {waiting} for ever: give its payload in `signals`"
+                f"{metadata.workflow}/{metadata.instance_id} waits at {waiting} for ever: give its payload in "
+                "`signals` (messages of a mailbox are sent to an instance of a `TestEngine`)"
             )

@@ -26,3 +26,8 @@ async def fail(ctx: Context) -> None:
 @app.workflow("ask")
 async def ask(ctx: Context) -> bool:
     return await ctx.suspend(ANSWER, status="asking")
+
+
+@app.workflow("chat")
+async def chat(ctx: Context) -> list[str]:
+    return [await ctx.receive(f"message-{number}", "chat", returns=str) for number in range(2)]

@@ -328,6 +328,27 @@ async def test_a_name_belongs_to_one_function_of_the_right_form() -> None:
         assert why in str(refused.value)
 
 
+async def test_what_is_given_instead_of_a_workflow_is_told_what_it_should_be(start: Start) -> None:
+    app = App()
+
+    async def bare(ctx: Context) -> None: ...
+
+    with pytest.raises(TypeError, match=r"write @app\.workflow\(\) or .* above <function .*, with parentheses"):
+        app.workflow(bare)  # type: ignore[arg-type]  # @app.workflow, without parentheses
+
+    @app.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        await ctx.fan_out("children", [1], bare)  # type: ignore[call-overload]
+
+    hint = r"invalid workflow <function .*: pass what @app\.workflow\(…\) or app\.register\(…\) has made of it"
+    async with start(app) as engine:
+        with pytest.raises(InvalidKey, match=hint):
+            await engine.invoke(bare)  # type: ignore[call-overload]
+        with pytest.raises(WorkflowFailed, match=hint) as failed:
+            await (await engine.invoke(parent)).result()
+        assert failed.value.error_type == "InvalidKey"
+
+
 @pytest.mark.spec("register-late")
 async def test_nothing_can_be_registered_while_an_engine_runs(start: Start) -> None:
     app = App()

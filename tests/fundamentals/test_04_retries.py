@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from memable import (
     RetryableError,
     RetryPolicy,
     StepFailed,
+    WorkflowFailed,
     current_step,
 )
 from tests.fundamentals.starting import Start
@@ -153,6 +154,25 @@ async def test_a_step_may_refuse_the_default_policy(start: Start) -> None:
     failure = await outcome(start, App(default_retry=AT_ONCE), call, retry=None)
     assert type(failure) is StepFailed
     assert attempts == [1]
+
+
+async def test_a_number_is_no_policy_and_the_text_says_what_is(start: Start) -> None:
+    app, three = App(), cast("RetryPolicy", 3)
+    call, attempts = failing(1)
+
+    @app.workflow("flow")
+    async def flow(ctx: Context) -> str:
+        return await ctx.step("call", call, retry=three)
+
+    hint = r"must be a policy, such as RetryPolicy\.fixed\(3, delay=1\), or None, not 3"
+    with pytest.raises(TypeError, match=f"default_retry {hint}"):
+        App(default_retry=three)
+    with pytest.raises(TypeError, match=f"the retry of workflow 'other' {hint}"):
+        app.workflow("other", retry=three)(flow.fn)
+    async with start(app) as engine:
+        with pytest.raises(WorkflowFailed, match=f"the retry of step 'call' {hint}"):
+            await (await engine.invoke(flow)).result()
+    assert attempts == []
 
 
 @pytest.mark.spec("retry-exponential")

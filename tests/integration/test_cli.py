@@ -243,6 +243,16 @@ async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acl
     (await acli("signal", "ask", "a", "answer:v1", "true")).is_refused("superseded")
 
 
+async def test_messages_come_to_a_mailbox_in_order(worker: WorkerProcess, client: Client, acli: AsyncCli) -> None:
+    await acli("invoke", "chat", "--id", "a", "--wait")
+    assert await acli("send", "chat", "a", "chat", '"hello"') == (0, "chat/a got a message in chat\n", "")
+    for message in ("bye", "sent again"):
+        sent = await acli("send", "chat", "a", "chat", json.dumps(message), "--message-id", "m", "--json")
+        assert sent.document == {"workflow": "chat", "instance_id": "a", "mailbox": "chat", "accepted": True}
+    assert await client.get("chat", "a").result(timeout=60) == ["hello", "bye"]
+    (await acli("send", "chat", "a", "chat", "1")).is_refused("message for mailbox 'chat' to chat/a rejected")
+
+
 async def test_show_is_a_timeline_of_the_steps(worker: WorkerProcess, client: Client, acli: AsyncCli) -> None:
     await (await client.invoke("fail", id="f")).wait()
     shown = await acli("show", "fail", "f")
@@ -445,7 +455,7 @@ def test_without_the_extra_it_says_what_to_install(missing: str, redis_url: str)
 def test_without_a_command_it_lists_them(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")
-    for name in ("cancel", "demo", "dev", "invoke", "list", "resume", "show", "signal", "worker"):
+    for name in ("cancel", "demo", "dev", "invoke", "list", "resume", "send", "show", "signal", "worker"):
         assert f"\n  {name} " in ran.err
     assert cli("--version") == (0, "memable 0.1.0\n", "")
     assert cli("worker", "--help").out.startswith("Usage: memable worker [OPTIONS] MODULE:APP")

@@ -120,6 +120,11 @@ async def test_a_failing_fake_is_retried_by_the_policy_of_its_step() -> None:
         engine.assert_called("charge:v1", times=3)
 
 
+async def test_what_stands_in_for_a_step_must_be_something_to_call() -> None:
+    with pytest.raises(TypeError, match=r"overrides\['charge:v1'\] is called in place of the step, and cannot be"):
+        TestEngine(app, overrides={"charge:v1": "paid"})  # type: ignore[dict-item]  # that is the point
+
+
 async def test_run_says_what_it_waits_for() -> None:
     with pytest.raises(AssertionError, match=r"order/\S+ waits at 'approval:v1' for ever: give its payload"):
         await run(order, 5, overrides=FAKES)
