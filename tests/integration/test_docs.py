@@ -133,6 +133,13 @@ def test_the_files_and_sections_that_a_page_names_exist(page: Path) -> None:
         assert (ROOT / file).exists(), file
 
 
+def test_the_index_names_every_page_and_every_example() -> None:
+    index = ROOT / "docs" / "README.md"
+    named = set(re.findall(r"^\| \[.+?\]\((.+?)\)", index.read_text("utf-8"), re.MULTILINE))
+    examples = {f"../examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
+    assert named == {page.name for page in DOCS if page != index} | examples
+
+
 def sections(page: Path) -> list[str]:
     """What a link to a heading of the page ends with."""
     headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
