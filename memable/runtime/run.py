@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -123,10 +124,12 @@ class Run:
         self._outside = copy_context()
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
-        self._children = Children(self, workshop.store, workshop.codec, workshop.definitions)
-        self.rest = Rest(self, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
+        # else each run would be a cycle, left to the garbage collector; whoever calls them has the run
+        me = weakref.proxy(self)
+        self._children = Children(me, workshop.store, workshop.codec, workshop.definitions)
+        self.rest = Rest(me, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
         self._races = Races(
-            self, workshop.store, self._journal, self._recordings, workshop.codec.of(str), workshop.park_grace_s
+            me, workshop.store, self._journal, self._recordings, workshop.codec.of(str), workshop.park_grace_s
         )
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────

@@ -232,10 +232,24 @@ def test_a_script_that_does_not_exist_is_refused() -> None:
 
 
 def test_snippets_come_before_the_names_which_they_must_not_see() -> None:
-    script = lua.assemble("sample", HEADER.replace("-- KEYS  first", "-- USES  time\n-- KEYS  first", 1))
+    script = lua.assemble("sample", using_time("now_ms"))
     assert script.source.index("function now_ms") < script.source.index("local first = KEYS[1]")
 
 
+def using_time(word: str) -> str:
+    return HEADER.replace("-- KEYS  first", "-- USES  time\n-- KEYS  first", 1).replace(
+        "return {", f"return {{{word}, "
+    )
+
+
+def test_of_snippets_a_script_has_what_it_uses_also_by_way_of_others() -> None:
+    script = lua.assemble("sample", using_time("now_ms"))
+    assert "function now_us" in script.source  # now_ms needs it
+    assert "function whole" not in script.source
+    assert "function now" not in lua.assemble("sample", using_time("1 -- now_ms")).source
+
+
 def test_answers_reach_a_script_as_numbers() -> None:
-    assert "local DONE = 1 " in lua.assemble("sample", HEADER).source
-    assert "LEASE_LOST" not in lua.assemble("sample", HEADER).source
+    source = lua.assemble("sample", HEADER.replace("return {", "return {DONE, ")).source
+    assert "local DONE = 1" in source
+    assert "LEASE_LOST" not in source
