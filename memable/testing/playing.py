@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
-from memable.errors import WorkflowCancelled, WorkflowFailed
+from memable.errors import SignalRejected, WorkflowCancelled, WorkflowFailed
 from memable.invocation import Invocation
 from memable.missing import MISSING
 from memable.testing.calls import Death, When
 from memable.testing.engine import TestEngine
-from memable.workflow import SuspendPoint, Workflow
+from memable.workflow import SuspendPoint, Workflow, key_of
 
 I = TypeVar("I")  # noqa: E741  (as in workflow.py)
 O = TypeVar("O")  # noqa: E741
 
 Overrides = Mapping[str, Callable[..., Any]]
-Signals = Mapping[SuspendPoint[Any] | str, Any]
+Signals = Mapping[str, Any] | Mapping[SuspendPoint[Any], Any] | Mapping[SuspendPoint[Any] | str, Any]
+Messages = Mapping[str, Sequence[Any]]
 
 _NOTHING: Final[Mapping[Any, Any]] = {}
 
 
 @overload
-async def run(workflow: Workflow[None, O], *, overrides: Overrides = ..., signals: Signals = ...) -> O: ...
+async def run(
+    workflow: Workflow[None, O], *, overrides: Overrides = ..., signals: Signals = ..., messages: Messages = ...
+) -> O: ...
 @overload
-async def run(workflow: Workflow[I, O], input: I, *, overrides: Overrides = ..., signals: Signals = ...) -> O: ...
+async def run(
+    workflow: Workflow[I, O], input: I, *, overrides: Overrides = ..., signals: Signals = ..., messages: Messages = ...
+) -> O: ...
 
 
 async def run(
@@ -34,17 +40,19 @@ async def run(
     *,
     overrides: Overrides = _NOTHING,
     signals: Signals = _NOTHING,
+    messages: Messages = _NOTHING,
 ) -> Any:
     """The result of one instance, carried to its end on a private server without waiting.
 
     `overrides`: by key, what is called in place of steps. `signals`: by point or key, the payloads for
-    what it waits at. Where it waits for nothing that can be answered, time passes at once until the next thing is due.
+    what it waits at; of several at a time, the first in its order. `messages`: by mailbox, what is sent to it as soon
+    as it is invoked. Where it waits for nothing that can be answered, time passes at once until the next thing is due.
 
-    `WorkflowFailed` or `WorkflowCancelled` if it ends so; `AssertionError`, naming the point, if it waits for a signal
-    that is not in `signals` and nothing ever falls due.
+    `WorkflowFailed` or `WorkflowCancelled` if it ends so; `AssertionError`, naming the point, if it waits for what
+    is not in `signals` or `messages` and nothing ever falls due.
     """
     async with TestEngine(workflow.app, overrides=overrides) as engine:
-        return await _play(engine, await _invoke(engine, workflow, input), signals)
+        return await _play(engine, await _invoke(engine, workflow, input), signals, messages)
 
 
 class _End(NamedTuple):
@@ -61,6 +69,7 @@ async def check_replays(
     *,
     overrides: Overrides = _NOTHING,
     signals: Signals = _NOTHING,
+    messages: Messages = _NOTHING,
 ) -> int:
     """Prove that a workflow survives a death at each of its steps; how many deaths it died.
 
@@ -72,14 +81,14 @@ async def check_replays(
     is not the same every time (`random`, the clock, the order of a set, a module's variable). Put that into a step.
     """
     async with TestEngine(workflow.app, overrides=overrides) as engine:
-        undisturbed = await _end(engine, await _invoke(engine, workflow, input), signals)
+        undisturbed = await _end(engine, await _invoke(engine, workflow, input), signals, messages)
         complaints: list[str] = []
         deaths = 0
         for when in When:
             for at in count():
                 id = f"{when.name.lower()}-{at}"
                 death = engine.script.death = Death(f"{workflow.name}/{id}", at, when, engine.kill)
-                end = await _end(engine, await _invoke(engine, workflow, input, id), signals)
+                end = await _end(engine, await _invoke(engine, workflow, input, id), signals, messages)
                 if death.at_key is None:
                     break  # it has no more steps
                 deaths += 1
@@ -109,9 +118,9 @@ async def _invoke(
     return await engine.invoke(workflow, input, id=id)
 
 
-async def _end(engine: TestEngine, invocation: Invocation[Any], signals: Signals) -> _End:
+async def _end(engine: TestEngine, invocation: Invocation[Any], signals: Signals, messages: Messages) -> _End:
     try:
-        outcome = f"the result is {await _play(engine, invocation, signals)!r}"
+        outcome = f"the result is {await _play(engine, invocation, signals, messages)!r}"
     except (WorkflowFailed, WorkflowCancelled) as error:
         # its id is another each time
         outcome = f"{type(error).__name__}: {str(error).replace(invocation.instance_id, 'ID')}"
@@ -119,21 +128,25 @@ async def _end(engine: TestEngine, invocation: Invocation[Any], signals: Signals
     return _End(outcome, {record.key: record.state.value for record in records})
 
 
-async def _play(engine: TestEngine, invocation: Invocation[Any], signals: Signals) -> Any:
+async def _play(engine: TestEngine, invocation: Invocation[Any], signals: Signals, messages: Messages) -> Any:
     """Answer and let time pass until the end."""
-    points = {point if isinstance(point, str) else point.key: point for point in signals}
+    with suppress(SignalRejected):  # it is over already
+        for mailbox, contents in messages.items():
+            for each in contents:
+                await engine.send(invocation.workflow_name, invocation.instance_id, mailbox, each)
+    answers = {key_of(point): (point, payload) for point, payload in signals.items()}
     while True:
         await engine.settle()
         metadata = await invocation.metadata()
         assert metadata is not None, "an instance that is not over cannot expire"
         if metadata.status.is_terminal:
             return await invocation.result()
-        answered = [points[key] for key in metadata.waiting_on if key in points]
-        for point in answered:
-            await invocation.signal(point, signals[point])
-        if not answered and not await engine.advance_to_next():
+        if (key := next(filter(answers.__contains__, metadata.waiting_on), None)) is not None:
+            # one: of those that race in a `first`, no other can be signalled after it
+            await invocation.signal(*answers[key])
+        elif not await engine.advance_to_next():
             waiting = ", ".join(map(repr, metadata.waiting_on))
             raise AssertionError(
                 f"{metadata.workflow}/{metadata.instance_id} waits at {waiting} for ever: give its payload in "
-                "`signals` (messages of a mailbox are sent to an instance of a `TestEngine`)"
+                f"`signals`, or in `messages` if it is to be received"
             )

@@ -169,3 +169,27 @@ async def test_an_instance_that_never_rests_is_named(monkeypatch: pytest.MonkeyP
         await engine.invoke(busy, id="1")
         with pytest.raises(TimeoutError, match="busy/1 still runs"):
             await engine.settle()
+
+
+async def test_of_points_that_race_one_is_answered_and_messages_are_sent() -> None:
+    app = App()
+
+    @app.workflow("chat")
+    async def chat(ctx: Context) -> list[object]:
+        name, said = await ctx.first("which", {"yes": ctx.suspend("yes"), "no": ctx.suspend("no")})
+        return [name, said, await ctx.receive("1", "lines"), await ctx.receive("2", "lines")]
+
+    answers = {"yes": 1, "no": 2}
+    assert await run(chat, signals=answers, messages={"lines": ["a", "b"]}) == ["yes", 1, "a", "b"]
+    with pytest.raises(AssertionError, match=r"waits at '2' for ever: give its payload in `signals`, or in `messages`"):
+        await run(chat, signals=answers, messages={"lines": ["a"]})
+
+
+async def test_messages_to_what_is_over_already_are_sent_to_nobody() -> None:
+    app = App()
+
+    @app.workflow("deaf")
+    async def deaf(ctx: Context) -> str:
+        return "over"
+
+    assert await run(deaf, messages={"lines": list(range(100))}) == "over"
