@@ -262,10 +262,11 @@ class SignalRejected(MemableError):
 
 
 class SignalSuperseded(MemableError):
-    """The point was completed before this signal came."""
+    """The point was completed before this signal came, or another signal is kept for it."""
 
-    def __init__(self, workflow: str, instance_id: str, key: str) -> None:
-        super().__init__(f"signal {key!r} to {workflow}/{instance_id} superseded: the point is completed already")
+    def __init__(self, workflow: str, instance_id: str, key: str, *, is_kept: bool = False) -> None:
+        why = "another signal is kept until the point is reached" if is_kept else "the point is completed already"
+        super().__init__(f"signal {key!r} to {workflow}/{instance_id} superseded: {why}")
         self.workflow, self.instance_id, self.key = workflow, instance_id, key
 
 

@@ -8,7 +8,7 @@
 -- KEYS  suspended  zset    from
 -- KEYS  queued     zset    to
 -- ARGV  id, name, key, signal_id, keeps, tag, json_type, head, tail, timer_head, timer_tail, events
--- RETURNS  DONE completed by it, now or in an earlier life, or kept | SUPERSEDED by another | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT a step, or kind | MISMATCH accepted types
+-- RETURNS  DONE completed by it, now or before, or kept | SUPERSEDED by another, perhaps kept | UNKNOWN instance | TERMINAL status | NOT_REACHED | CONFLICT a step, or kind | MISMATCH accepted types
 -- RETRY  by `signal_id`, generated when the caller gives none: DONE
 local held = redis.call('HMGET', instance, 'status', 'inbox')
 local status = held[1]
@@ -19,7 +19,7 @@ if by then return {SUPERSEDED} end
 local kept = held[2] and get_kept(inbox, 'signal:' .. key)
 if kept and kept.id == signal_id then return {DONE} end
 if is_terminal(status) then return {TERMINAL, status} end
-if kept then return {SUPERSEDED} end
+if kept then return {SUPERSEDED, 'kept'} end
 local point = open_point(steps, key)
 if not point then
   if redis.call('HEXISTS', steps, key) == 1 then return {CONFLICT} end

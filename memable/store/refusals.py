@@ -29,7 +29,7 @@ def refuse(
         case Answer.UNKNOWN | Answer.TERMINAL | Answer.NOT_REACHED | Answer.CONFLICT:
             return SignalRejected(workflow, instance_id, key, _reason(answer, detail), what=what)
         case Answer.SUPERSEDED:
-            return SignalSuperseded(workflow, instance_id, key)
+            return SignalSuperseded(workflow, instance_id, key, is_kept=detail == "kept")
         case Answer.MISMATCH:
             return TypeMismatch(f"signal {key!r} to {keys.name}", expected=detail, found=found)
         case _:

@@ -428,12 +428,12 @@ async def test_of_two_signals_that_come_too_early_the_first_is_kept(start: Start
         instance = await engine.invoke(workflow, id="42")
         await instance.signal(APPROVAL, True, buffer=True, signal_id="click 1")
         for buffer in (True, False):
-            with pytest.raises(SignalSuperseded):
+            with pytest.raises(SignalSuperseded, match="another signal is kept until the point is reached"):
                 await instance.signal(APPROVAL, False, buffer=buffer, signal_id="click 2")
             await instance.signal(APPROVAL, False, buffer=buffer, signal_id="click 1")  # sent again: no second effect
     async with start(app) as engine:
         assert await engine.get(workflow, "42").result() is True
-        with pytest.raises(SignalSuperseded):
+        with pytest.raises(SignalSuperseded, match="the point is completed already"):
             await engine.signal(workflow, "42", APPROVAL, False, buffer=True)
 
 
