@@ -126,11 +126,11 @@ class TestEngine(Engine):
         return True
 
     async def settle(self) -> None:
-        """Wait until nothing is due, queued or running. `TimeoutError` after 30 s."""
+        """Wait until nothing is due, queued or running, and no child outlives its parent. `TimeoutError` after 30 s."""
         try:
             async with asyncio.timeout(_SETTLES_WITHIN_S):
                 # workers and the leader tell Redis, and nobody else
-                while await self._is_due() or not await self._runtime.is_idle():  # noqa: ASYNC110
+                while await self._is_due() or await self._has_orphans() or not await self._runtime.is_idle():  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_EVERY_S)
         except TimeoutError:
             names = ", ".join(self._runtime.running_names) or "something"
@@ -143,6 +143,11 @@ class TestEngine(Engine):
     async def _is_due(self) -> bool:
         due_ms = await self._next_due_ms()
         return due_ms is not None and due_ms <= 0
+
+    async def _has_orphans(self) -> bool:
+        """Whether the leader has still to cancel children of those that have ended."""
+        command = self._online().connection.command
+        return any([await command("ZCARD", each.bereaved) for each in self._partitions])
 
     async def _next_due_ms(self) -> int | None:
         """How long it is until the next deadline: 0 if that is past, nothing if there is none."""

@@ -74,6 +74,26 @@ async def test_what_is_not_due_yet_does_not_happen() -> None:
         assert str(await invocation.wait()) == "suspended: packing:v1"
 
 
+async def test_all_is_settled_when_the_children_of_what_was_cancelled_are_cancelled_too() -> None:
+    families = App()
+
+    @families.workflow("child")
+    async def child(ctx: Context, number: int) -> None:
+        await ctx.suspend("go")
+
+    @families.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        await ctx.fan_out("children", range(5), child)
+
+    async with TestEngine(families) as engine:
+        instance = await engine.invoke(parent)
+        await engine.settle()
+        await instance.cancel()
+        await engine.settle()
+        children = (await engine.list_instances(child)).items
+        assert [each.status for each in children] == ["cancelled"] * 5
+
+
 async def test_time_goes_forward_only() -> None:
     async with TestEngine(app) as engine:
         with pytest.raises(ValueError, match="time only goes forward"):
