@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from memable import embedded
-from memable.embedded import ServerBinary, TemporaryServer, ensure_server, find_server, stop_server
+from memable.embedded import ServerBinary, TemporaryServer, ensure_server, find_server, leave_server, stop_server
 from memable.errors import StorageError
 
 
@@ -141,6 +141,22 @@ def test_a_data_directory_can_be_stopped_and_started_again(data_dir: Path) -> No
     stop_server(data_dir)
     with connected(ensure_server(data_dir)) as client:
         assert client.get("key") == "value"
+
+
+def test_the_last_to_leave_stops_the_server_also_when_others_are_just_hanging_up(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = ensure_server(data_dir)
+    run_id = info(url, "run_id")
+    with connected(url) as other:
+        other.ping()
+        leave_server(data_dir)
+        assert info(url, "run_id") == run_id
+        # it hangs up when it has been seen
+        monkeypatch.setattr("memable.embedded.time.sleep", lambda _: other.connection_pool.disconnect())
+        leave_server(data_dir)
+    monkeypatch.undo()
+    assert info(ensure_server(data_dir), "run_id") != run_id
 
 
 def test_stopping_where_no_server_ever_ran_leaves_no_trace(tmp_path: Path) -> None:
