@@ -47,18 +47,16 @@ local function drop(key)
   redis.call('HDEL', steps, key, '_by:' .. key, '_retry:' .. key)
 end
 
--- those that have lost to another: they are waited for again
-local function free_losers(choice)
-  local fields = redis.call('HGETALL', steps)
-  for at = 1, #fields, 2 do
-    if fields[at + 1] == 'choice ' .. choice then redis.call('HDEL', steps, fields[at]) end
-  end
-end
-
 for key in string.gmatch(known[3] or '', '[^\n]+') do drop(key) end
+local dropped = {}
 for _, key in ipairs(rerun) do
-  if string.find(redis.call('HGET', steps, key) or '', '"kind":"choice"', 1, true) then free_losers(key) end
   drop(key)
+  dropped['choice ' .. key] = true
+end
+-- who has lost in one of these is waited for again
+local fields = #rerun > 0 and redis.call('HGETALL', steps) or {}
+for at = 1, #fields, 2 do
+  if dropped[fields[at + 1]] then redis.call('HDEL', steps, fields[at]) end
 end
 if #seen > 0 then
   remember_seen(inbox, seen)

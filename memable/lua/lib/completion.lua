@@ -1,8 +1,8 @@
 -- Completing points. A `first` waits for its members, and is decided by whatever completes one of them.
 -- `members`: the head of the record that chooses one; and three lines each: kind, key, tail of that record.
 
--- chooses, and withdraws the others: a signal to one is answered as to a point that is completed, and one that was kept goes. The record; nothing, if `winner`
--- is not among the members
+-- chooses, and withdraws the others: a signal to one is answered as to a point that is completed, and one that was kept goes.
+-- The record; nothing, if `winner` is not among the members
 local function choose_member(here, key, started_ms, members, winner)
   local head, lines = string.match(members, '^([^\n]*)\n(.*)$')
   local record

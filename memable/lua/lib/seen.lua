@@ -1,5 +1,5 @@
--- Of the inbox, `seen`: the last signals that earlier lives took, or points that were run again, the latest first, one a line: the key's length
--- (it may have spaces), the key, and the id. All in one field: lives without number may have keys without number.
+-- Of the inbox, `seen`: the last signals that earlier lives took, or points that were run again, the latest first, one a line:
+-- the key's length (it may have spaces), the key, and the id. All in one field: lives without number may have keys without number.
 local MOST_SEEN = 1000
 
 local function seen_line(key, id)
