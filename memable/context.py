@@ -505,9 +505,10 @@ class Context:
         of the chosen one and what it hands back. If that is a failure (`StepFailed`, `SuspendTimeout`, `ChildFailed`),
         it is raised.
 
-        First run: they go on side by side. What completes the first of them (a signal, a deadline, a step's record, a
-        child's end) records the choice under `key`, in the same moment, and withdraws the others: a later signal to
-        one is `SignalSuperseded`, its deadline is gone, a child is cancelled. A step that has lost may go on for up to
+        First run: they go on side by side. What completes the first of them (a signal, a deadline, a message) records
+        the choice under `key`, in the same moment; a step or a child is proposed once it is recorded, and a signal
+        accepted before that goes first. The others are withdrawn: a later signal to one is `SignalSuperseded`, its
+        deadline is gone, a child is cancelled. A step that has lost may go on for up to
         `MEMABLE_PARK_GRACE`, and is recorded if it ends by then. Replay: the choice comes back, and of the calls only
         the chosen one is made. If the process dies, what was done before it is chosen by the next run.
 

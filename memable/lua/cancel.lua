@@ -1,5 +1,5 @@
 -- cancel: end an instance at once, wherever it is.
--- USES  time, state, status, timers, lines, points, children, completion, family, terminal, tokens
+-- USES  time, state, status, timers, lines, points, children, family, terminal, tokens
 -- KEYS  instance   hash    status, message, cancelled_by
 -- KEYS  steps      hash    open points are withdrawn
 -- KEYS  stream     stream  its entry goes

@@ -1,5 +1,5 @@
 -- expire: fail an instance whose deadline has come, wherever it is.
--- USES  time, state, timers, lines, points, children, completion, family, terminal
+-- USES  time, state, timers, lines, points, children, family, terminal
 -- KEYS  instance   hash    status, error
 -- KEYS  steps      hash    open points are withdrawn
 -- KEYS  stream     stream  its entry goes

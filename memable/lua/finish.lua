@@ -1,5 +1,5 @@
 -- finish: end an instance with its output or its error.
--- USES  time, state, timers, lines, points, children, completion, family, terminal, knowledge
+-- USES  time, state, timers, lines, points, children, family, terminal, knowledge
 -- KEYS  instance  hash    status, message, output or error, completed_ms
 -- KEYS  steps     hash    open points are withdrawn
 -- KEYS  stream    stream  the entry goes

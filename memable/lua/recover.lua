@@ -1,5 +1,5 @@
 -- recover: take an instance from a worker that has not renewed for a lease, and queue it; or fail it after too many times.
--- USES  time, state, timers, lines, points, children, completion, family, terminal
+-- USES  time, state, timers, lines, points, children, family, terminal
 -- KEYS  instance  hash    status, recoveries, alone
 -- KEYS  steps     hash    open points of a failed one are withdrawn
 -- KEYS  stream    stream  a fresh entry in place of the old one

@@ -1,5 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
--- USES  time, state, timers, lines, points, seen, tokens, children, completion, family, deadline
+-- USES  time, state, timers, lines, points, seen, tokens, children, family, deadline
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry
 -- KEYS  inbox      hash    its expiry goes; it gets the ids of the signals that are dropped

@@ -1,9 +1,9 @@
 """`ctx.first`: several durable calls race; the one that is done first is chosen once and for all, the others have lost.
 
-Whatever script completes a member that waits (a signal, a deadline, a message, the end of a child) writes the choice in
-the same step, and withdraws the other members: nobody is told "accepted" for a signal that nobody will read, and if the
-run dies before it hears of it, nothing is undecided. A member that is a step, or has a record from before, is proposed
-by the run (script `choose`); when a signal was accepted in between, that one is the choice.
+Whatever script completes a member that waits (a signal, a deadline, a message) writes the choice in the same step, and
+withdraws the other members: nobody is told "accepted" for a signal that nobody will read, and if the run dies before it
+hears of it, nothing is undecided. A member that is a step or a child, or has a record from before, is proposed by the
+run (script `choose`) once it is recorded; when a signal was accepted in between, that one is the choice.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from memable.holding import Held, HistoryLost, LeaseLost, Payload, Point
 from memable.journal import Record
 from memable.lua import Answer
 from memable.state import Status, StepKind, StepState
+from memable.store import new_token
 from tests.lua.stage import DONE, LONG_MS, STEP, YES, Stage, answer_of, approval, first, member, timer
 
 MEMBERS = (member("a"), member("b"), member("late", StepKind.TIMER), member("work", StepKind.STEP))
@@ -259,6 +260,16 @@ async def finish(stage: Stage, held: Held) -> None:
 
 async def lose_once_too_often(stage: Stage, held: Held) -> None:
     assert await stage.recover(held, max_recoveries=0) is Answer.TERMINAL
+
+
+async def test_who_had_lost_is_free_again_once_the_choice_is_run_again(stage: Stage) -> None:
+    held = await parked(stage)
+    await stage.store.signal(held.keys, "b", "s1", YES)
+    await stage.store.finish(await stage.take(held.keys), DONE, LONG_MS)
+    await assert_superseded(stage, "a")
+    await stage.store.resume(held.keys, new_token(), rerun=["race", "b"])
+    with pytest.raises(SignalRejected, match="does not wait at this point"):
+        await stage.store.signal(held.keys, "a", "s2", YES)
 
 
 @pytest.mark.parametrize("end", [finish, lose_once_too_often])

@@ -1,12 +1,10 @@
 -- The children of an instance, as its `family` says: see keys.py for the fields.
 
--- `accepts` of a point of kind child: how many must have ended, how many were made, and whether one failure is enough. Whether its
--- run is to be woken; and whether that is for good, and not to make more of them
+-- `accepts` of a point of kind child: how many must have ended, how many were made, and whether one failure is enough
 local function is_decided(family, key, accepts)
   local wake_at, _, fail_fast = string.match(accepts, '^(%d+) (%d+) ([01])$')
-  local known = redis.call('HMGET', family, '_ended:' .. key, '_failed:' .. key, '_total:' .. key)
-  local ended, has_failed = tonumber(known[1] or '0'), fail_fast == '1' and (known[2] or '0') ~= '0'
-  return has_failed or ended >= tonumber(wake_at), has_failed or ended >= tonumber(known[3] or '0')
+  local known = redis.call('HMGET', family, '_ended:' .. key, '_failed:' .. key)
+  return tonumber(known[1] or '0') >= tonumber(wake_at) or (fail_fast == '1' and (known[2] or '0') ~= '0')
 end
 
 -- Redis may have lost what it has acknowledged

@@ -35,10 +35,8 @@ local function tell_family(parent, id, status, json)
   end
   local point = open_point(parent.steps, key)
   if not point or point.kind ~= 'child' then return end
-  local is_woken, is_over = is_decided(parent.family, key, point.accepts)
-  if not is_woken then return end
+  if not is_decided(parent.family, key, point.accepts) then return end
   withdraw_point(parent, key)
-  if is_over then decide(parent, point.choice, key) end
   deliver(parent.instance, parent.stream, parent.id, parent.name, parent.suspended, parent.queued, parent.events)
 end
 
