@@ -12,7 +12,7 @@ JOBS ?= 4
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis8 lint types check format chaos bench profile lock clean
+.PHONY: help demo test test-redis8 lint types docs check format chaos bench profile lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,10 @@ types: $(READY) ## check types with mypy --strict and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-check: lint types test test-redis8 ## what CI runs: lint, types, tests
+docs: $(READY) ## build the site of docs/ into build/site: a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+check: lint types docs test test-redis8 ## what CI runs: lint, types, the site, tests
 
 format: $(READY) ## format the code, and mend what ruff can
 	$(BIN)/ruff check --fix-only .
