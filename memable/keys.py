@@ -16,13 +16,14 @@ keep all keys of a partition in one slot, so that each script touches one slot.
 | `ns:{p}:orphans:LIFE`    | hash    | the family of a life that is over, and not kept       | until they are ended   |
 | `ns:{p}:bereaved`        | zset    | `WF/ID/LIFE` of ended lives that left living children | while it has a member  |
 | `ns:{p}:expiry`          | zset    | `WF/ID` by the time in ms at which retention ends     | trimmed by the leader  |
-| `ns:{p}:leader`          | string  | the leader's token; ` new` behind it: gives way       | one lease              |
+| `ns:{p}:leader`          | string  | the worker that leads; ` new` behind it: gives way    | one lease              |
 | `ns:{p}:solitude`        | string  | a worker takes nothing, so that a suspect runs alone   | three leases           |
 | `ns:{p}:events:WF/ID`    | channel | each state change, as JSON with its version           | –                      |
 | `ns:{p}:control:WORKER`  | channel | to who holds it: `news WF/ID`, or `over LEASE`        | –                      |
 | `ns:{p}:wake`            | channel | a timer is due before all others, or nobody leads     | –                      |
 | `ns:workflows`           | hash    | announced workflows: name -> JSON with schemas        | for ever               |
 | `ns:workers`             | zset    | live workers by the time in ms of their last sign     | trimmed by the workers |
+| `ns:worker:NAME`         | string  | what a worker says of itself, as JSON                 | 30 s from its last sign |
 | `ns:meta`                | hash    | `layout` version and number of `partitions`           | for ever               |
 
 Fields of an instance: `status`, `message` (what stands behind it), `version` (counts state changes), `life` (random,
@@ -288,6 +289,10 @@ class Keys:
         self.partitions = tuple(Partition(f"{namespace}:{{{number}}}:") for number in range(partitions))
         self.workflows = f"{namespace}:workflows"
         self.workers = f"{namespace}:workers"
+
+    def worker(self, name: str) -> str:
+        """What this worker says of itself: see presence.py."""
+        return f"{self.namespace}:worker:{name}"
 
     @staticmethod
     def meta(namespace: str) -> str:

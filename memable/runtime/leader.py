@@ -29,7 +29,7 @@ from memable.runtime.bereavement import Bereavement
 from memable.runtime.failing import failure_outcome
 from memable.runtime.intake import named_by
 from memable.runtime.reconciler import Reconciler
-from memable.store import Lead, Store, new_token
+from memable.store import Lead, Store
 
 _log = logging.getLogger("memable.leader")
 
@@ -48,6 +48,7 @@ class Leader:
         store: Store,
         connection: ScriptConnection,
         partition: Partition,
+        worker: str,
         *,
         lease_s: float,
         max_recoveries: int,
@@ -61,7 +62,7 @@ class Leader:
         self._default_retention_ms = default_retention_ms
         self._reconciler = Reconciler(store, connection, partition, workflows=self._workflows, page_every_s=lease_s / 3)
         self._bereavement = Bereavement(store, connection, partition, retention_ms=self._retention_ms)
-        self._token = new_token()
+        self._token = worker  # no other worker has that name, now or later
         self._woken = asyncio.Event()
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None

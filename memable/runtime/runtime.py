@@ -22,6 +22,7 @@ from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.holding import Held, LeaseLost
 from memable.keys import NEWS, OVER, InstanceKeys, Keys, Partition
+from memable.presence import BEAT_EVERY_S, STALE_MS, Presence, own_version
 from memable.pubsub import Subscription, Subscriptions
 from memable.reading import Reader
 from memable.runtime.intake import Intake
@@ -39,14 +40,13 @@ from memable.workflow import App, Workflow
 
 _log = logging.getLogger("memable.runtime")
 
-_BEAT_EVERY_S = 5.0
-_BEAT_STALE_MS = 30_000
 _LAST_WORDS_S = 10.0
 
 
 def worker_name() -> str:
     """A name that no other worker has, now or later."""
-    return f"{socket.gethostname()}-{os.getpid()}-{new_token()[:6]}"
+    # without blanks: it stands in `leader`, before a word
+    return f"{'-'.join(socket.gethostname().split())}-{os.getpid()}-{new_token()[:6]}"
 
 
 class Runtime:
@@ -63,6 +63,7 @@ class Runtime:
         self.app = app
         self.settings = settings
         self.worker = worker_name()
+        self._version, self._made_s = own_version(), time.monotonic()
         self._endpoint = Endpoint.from_url(url or settings.redis_url, client_name=f"memable-worker:{self.worker}")
         self._connection = ScriptConnection(self._endpoint, give_up_after_s=None)
         self._subscriptions = Subscriptions(self._endpoint, give_up_after_s=None)
@@ -205,7 +206,7 @@ class Runtime:
     async def _take_leave(self) -> None:
         await asyncio.gather(*(leader.stop() for leader in self._leaders))
         if self._leaders:  # else the start has failed, and nobody has seen this worker
-            await self._connection.command("ZREM", self._store.keys.workers, self.worker)
+            await self._store.leave(self.worker)
         await asyncio.gather(*(self._store.drop_consumer(stream, self.worker) for stream in self._streams))
 
     async def _enter_lifespan(self, exits: AsyncExitStack) -> Mapping[str, Any]:
@@ -255,6 +256,7 @@ class Runtime:
                 self._store,
                 self._connection,
                 partition,
+                self.worker,
                 lease_s=self.settings.lease,
                 max_recoveries=self.settings.max_recoveries,
                 default_retention_ms=round((self.settings.retention or self.app.retention.total_seconds()) * 1000),
@@ -263,11 +265,22 @@ class Runtime:
         ]
         await asyncio.gather(*(leader.start(self._subscriptions) for leader in self._leaders))
 
+    def _presence(self) -> Presence:
+        return Presence(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=self._version,
+            up_s=round(time.monotonic() - self._made_s, 3),
+            slots=self.settings.concurrency,
+            in_use=len(self._carrying),
+            workflows=tuple(sorted(workflow.name for workflow in self.app)),
+        )
+
     async def _beat(self) -> None:
         said = ""
         while True:
             try:
-                await self._store.beat(self.worker, _BEAT_STALE_MS)
+                await self._store.beat(self.worker, self._presence().said(), STALE_MS)
                 # again and again: a FLUSHALL takes it away
                 await self._announce()
                 await self._enter(len(self._store.keys.partitions))
@@ -277,7 +290,7 @@ class Runtime:
                     _log.warning("worker %s: %s", self.worker, error)
             else:
                 said = ""
-            await asyncio.sleep(_BEAT_EVERY_S)
+            await asyncio.sleep(BEAT_EVERY_S)
 
     # ── carrying it ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -213,9 +214,20 @@ class ForLeaders(StoreBase):
         """Let another worker lead at once."""
         await self.connection.call(_RESIGN, _RESIGN.bind(leader=partition.leader, token=token, wake=partition.wake))
 
-    async def beat(self, worker: str, stale_ms: int) -> None:
-        """Show that a worker lives."""
-        await self.connection.call(_BEAT, _BEAT.bind(workers=self.keys.workers, worker=worker, stale_ms=stale_ms))
+    async def beat(self, worker: str, presence: bytes, stale_ms: int) -> None:
+        """Show that a worker lives, and what it says of itself; a worker that is silent for `stale_ms` is gone."""
+        # not in the script: neither key is a partition's, and a cluster may have them in two places
+        await asyncio.gather(
+            self.connection.call(_BEAT, _BEAT.bind(workers=self.keys.workers, worker=worker, stale_ms=stale_ms)),
+            self.connection.command("SET", self.keys.worker(worker), presence, "PX", stale_ms),
+        )
+
+    async def leave(self, worker: str) -> None:
+        """Take a worker off the list of those that live."""
+        await asyncio.gather(
+            self.connection.command("ZREM", self.keys.workers, worker),
+            self.connection.command("DEL", self.keys.worker(worker)),
+        )
 
     async def drop_consumer(self, stream: str, worker: str) -> bool:
         """Remove a worker that is gone from a stream's group; whether it held nothing and could be."""

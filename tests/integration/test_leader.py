@@ -49,7 +49,7 @@ async def test_nobody_sweeps_before_having_been_connected_for_a_lease(redis_url:
         (partition,) = store.keys.partitions
         held = await abandoned(connection, store)
         leader = Leader(
-            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
         )
 
         async def status_after_a_round(connected_for_s: float | None) -> Status:
@@ -106,11 +106,12 @@ async def test_a_leader_that_may_not_sweep_yet_gives_way_to_one_that_may(redis_u
                 Store(connection, keys),
                 connection,
                 partition,
+                name,
                 lease_s=LEASE_S,
                 max_recoveries=5,
                 default_retention_ms=round(1e9),
             )
-            for connection in (mine, others)
+            for connection, name in ((mine, "new"), (others, "old"))
         )
         others.connected_at_s = time.monotonic() - LEASE_S - 1
         await new._once()
@@ -158,7 +159,7 @@ async def test_a_leader_that_was_stopped_itself_lets_the_others_renew_first(
         store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
         (partition,) = store.keys.partitions
         leader = Leader(
-            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
         )
         connection.connected_at_s = time.monotonic() - 2 * LEASE_S
         await leader._once()
@@ -213,7 +214,7 @@ async def test_what_is_announced_of_one_workflow_and_cannot_be_read_keeps_none_f
         held = await abandoned(connection, store)
         await connection.command("HSET", store.keys.workflows, "order", "no announcement")
         leader = Leader(
-            store, connection, partition, lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
         )
         connection.connected_at_s = time.monotonic() - 2 * LEASE_S
         await leader._once()

@@ -195,7 +195,10 @@ async def check(connection: Connection, keys: Keys) -> Scene:
 
 def violations(scene: Scene, keys: Keys) -> Iterator[str]:
     """Every breach of an invariant, as a sentence."""
-    known = {keys.workflows, keys.workers, Keys.meta(keys.namespace)}
+    workers = {name for name in scene.strings if name.startswith(keys.worker(""))}
+    for name in workers - scene.expires_ms.keys():
+        yield f"{name} outlives its worker"
+    known = {keys.workflows, keys.workers, Keys.meta(keys.namespace), *workers}
     for partition in keys.partitions:
         found = _Part(scene, keys, partition)
         known |= found.names

@@ -23,7 +23,7 @@ LAYERS = [
     "lua endpoint calls blocking_reader connection pubsub embedded",
     "journal holding store family",
     "current_step durable_call context workflow",
-    "announcement entering forking inputs reading definitions listing watching invocation client",
+    "announcement entering fleet forking inputs presence reading definitions listing watching invocation client",
     "arq_serializers runtime",
     "engine cli",
     "testing",

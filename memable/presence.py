@@ -1,0 +1,64 @@
+"""What a worker says of itself with each beat, under a key of its own that expires when the worker beats no more.
+
+`ns:worker:NAME` holds one JSON object:
+
+    {"host":"box-1","pid":4711,"version":"0.1.0","up_s":86400.5,"slots":100,"in_use":7,"workflows":["order"]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from memable.codec import from_json, to_json
+
+BEAT_EVERY_S: Final = 5.0
+"""How often a worker shows that it lives."""
+
+STALE_MS: Final = 30_000
+"""A worker that has been silent for longer is taken to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A worker, as it said at its last beat."""
+
+    host: str
+    pid: int
+    version: str
+    up_s: float
+    """For how long it had been there then: no clock of another machine is believed."""
+    slots: int
+    """How many instances it runs at once."""
+    in_use: int
+    workflows: tuple[str, ...]
+
+    def said(self) -> bytes:
+        """The JSON of it."""
+        return to_json(asdict(self))
+
+    @classmethod
+    def parse(cls, raw: bytes | None) -> Presence | None:
+        """What a worker has said; nothing if it has not, or it cannot be read: that of another version, say."""
+        try:
+            said: dict[str, Any] = from_json(raw or b"")
+            return cls(
+                host=str(said["host"]),
+                pid=int(said["pid"]),
+                version=str(said["version"]),
+                up_s=float(said["up_s"]),
+                slots=int(said["slots"]),
+                in_use=int(said["in_use"]),
+                workflows=tuple(map(str, said["workflows"])),
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+def own_version() -> str:
+    """The version of this memable."""
+    try:
+        return version("memable")
+    except PackageNotFoundError:  # used from a directory that nobody has installed
+        return "unknown"
