@@ -16,7 +16,18 @@ from memable.store.mending import Broken, ForMending
 from memable.store.runs import DELAYED_MS, RENEW, ForRuns, renewal
 from memable.store.tokens import new_token
 
-__all__ = ["DELAYED_MS", "NOTHING_COPIED", "RENEW", "Broken", "Connection", "Lead", "Store", "enter", "new_token", "renewal"]
+__all__ = [
+    "DELAYED_MS",
+    "NOTHING_COPIED",
+    "RENEW",
+    "Broken",
+    "Connection",
+    "Lead",
+    "Store",
+    "enter",
+    "new_token",
+    "renewal",
+]
 
 _ENTER = lua.later("enter")
 

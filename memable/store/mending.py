@@ -1,7 +1,7 @@
 """What was lost outside of memable (keys evicted, entries or timers deleted by hand), found and mended.
 
-The leader's reconciler mends; `memable doctor` looks, and mends when it is told to. Both by the same scripts: each looks
-and mends at one moment, so what is on its way from one state to the next is never taken for broken.
+The leader's reconciler mends; `memable doctor` looks, and mends when it is told to. Both by the same scripts: each
+looks and mends at one moment, so what is on its way from one state to the next is never taken for broken.
 """
 
 from __future__ import annotations
