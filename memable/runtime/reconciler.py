@@ -18,7 +18,7 @@ from typing import Final
 from memable.connection import ScriptConnection, ServerRefused
 from memable.keys import Partition
 from memable.state import Status
-from memable.store import Store
+from memable.store import Broken, Store
 
 _log = logging.getLogger("memable.leader")
 
@@ -29,12 +29,17 @@ _HURRY_S: Final = 0.05
 
 _LIVE: Final = (Status.QUEUED, Status.RUNNING, Status.SUSPENDED)
 
-_MENDED: Final = {
-    "entry": "its stream entry was lost, and it is queued again",
-    "timer": "a timer of it was lost, and is there again",
-    "listing": "it was listed under a status that it does not have, and is not any more",
-    "gone": "its hash was lost, and with it the instance: it is out of the listing",
+_SAID: Final = {
+    Broken.ENTRY: "its stream entry was lost, and it is queued again",
+    Broken.LEASE: "it was running in nobody's hands, and is queued again",
+    Broken.TIMER: "a timer of it was lost, and is there again",
+    Broken.LISTING: "it was not listed under its status, and is now",
+    Broken.GONE: "its hash was lost, and with it the instance: it is out of the listing",
+    Broken.ASLEEP: "it is suspended, and waits for nothing: resume it, or it sleeps for ever",
+    Broken.FORGETFUL: "it is suspended, and its records were lost with what it waits for: cancel it, or resume it, "
+    "which calls all its steps again",
 }
+_UNMENDED: Final = (Broken.ASLEEP, Broken.FORGETFUL)
 
 
 class Reconciler:
@@ -57,8 +62,8 @@ class Reconciler:
         self._offset = 0
         self._due_s = 0.0
         self._is_in_a_hurry = False
-        self._asleep: set[str] = set()
-        """Told already: such an instance is found by every walk."""
+        self._told: set[str] = set()
+        """Those that stay as they are: such an instance is found by every walk."""
 
     @property
     def pause_s(self) -> float:
@@ -135,12 +140,12 @@ class Reconciler:
         for id, what in mended:
             self._tell(f"{workflow}/{id}", what)
 
-    def _tell(self, name: str, what: str) -> None:
-        if what in _MENDED:
-            _log.error("%s: %s", name, _MENDED[what])
-        elif name not in self._asleep:
-            self._asleep.add(name)
-            _log.error("%s is suspended, and waits for nothing: resume it, or it sleeps for ever", name)
+    def _tell(self, name: str, what: Broken) -> None:
+        if what in _UNMENDED:
+            if name in self._told:
+                return
+            self._told.add(name)
+        _log.error("%s: %s", name, _SAID[what])
 
 
 def _ids(members: list[bytes]) -> Iterator[str]:

@@ -12,15 +12,27 @@ from memable.keys import LAYOUT, Keys
 from memable.store.applications import NOTHING_COPIED, ForApplications
 from memable.store.base import Connection
 from memable.store.leading import ForLeaders, Lead
+from memable.store.mending import Broken, ForMending
 from memable.store.runs import DELAYED_MS, RENEW, ForRuns, renewal
 from memable.store.tokens import new_token
 
-__all__ = ["DELAYED_MS", "NOTHING_COPIED", "RENEW", "Connection", "Lead", "Store", "enter", "new_token", "renewal"]
+__all__ = [
+    "DELAYED_MS",
+    "NOTHING_COPIED",
+    "RENEW",
+    "Broken",
+    "Connection",
+    "Lead",
+    "Store",
+    "enter",
+    "new_token",
+    "renewal",
+]
 
 _ENTER = lua.later("enter")
 
 
-class Store(ForApplications, ForRuns, ForLeaders):
+class Store(ForApplications, ForRuns, ForLeaders, ForMending):
     """The durable operations of one namespace over one connection."""
 
 

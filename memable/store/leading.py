@@ -29,7 +29,6 @@ _EXPIRE = lua.later("expire")
 _FIRE_TIMER = lua.later("fire_timer")
 _FORGET = lua.later("forget")
 _LEAD = lua.later("lead")
-_RECONCILE = lua.later("reconcile")
 _RECOVER = lua.later("recover")
 _RESIGN = lua.later("resign")
 _UNLABEL = lua.later("unlabel")
@@ -189,26 +188,6 @@ class ForLeaders(StoreBase):
                 life=life,
             ),
         )
-
-    async def reconcile(
-        self, partition: Partition, workflow: str, status: Status, ids: Sequence[str], *, of_children: bool = False
-    ) -> list[tuple[str, str]]:
-        """Mend instances that were listed under `status`; what was done to which (see the script).
-
-        All of them must be children, or none.
-        """
-        all_keys = [partition.of(workflow, id) for id in ids]
-        arguments = _RECONCILE.bind(
-            stream=partition.stream(workflow),
-            timers=partition.timers,
-            found=partition.index(workflow, status, of_children=of_children),
-            **{each.value: partition.index(workflow, each, of_children=of_children) for each in Status},
-            instances_and_steps=[key for keys in all_keys for key in (keys.instance, keys.steps)],
-            ids_names_events=[word for keys in all_keys for word in (keys.instance_id, keys.name, keys.events)],
-        )
-        script = with_keys(_RECONCILE, len(arguments) - 3 * len(ids))
-        mended = [each.decode() for each in await self.connection.call(script, arguments)]
-        return list(zip(mended[::2], mended[1::2], strict=True))
 
     async def resign(self, partition: Partition, token: str) -> None:
         """Let another worker lead at once."""

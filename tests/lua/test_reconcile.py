@@ -9,12 +9,13 @@ import pytest
 from memable.holding import LeaseLost
 from memable.keys import GROUP, InstanceKeys
 from memable.state import Status
+from memable.store import Broken
 from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval, timer
 
 Loss = Callable[[Stage, InstanceKeys, str], Awaitable[object]]
 
 
-async def reconcile(stage: Stage, keys: InstanceKeys, status: Status) -> list[tuple[str, str]]:
+async def reconcile(stage: Stage, keys: InstanceKeys, status: Status) -> list[tuple[str, Broken]]:
     return await stage.store.reconcile(keys.partition, keys.workflow, status, [keys.instance_id])
 
 

@@ -314,8 +314,8 @@ TABLE = {
     "recover, failed": Row(recover_once_too_often, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED),
 }
 OF_NO_INSTANCE = {
-    "beat", "console", "copy", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile",
-    "renew", "resign", "unlabel",
+    "beat", "bury", "console", "copy", "delete", "drop_consumer", "enter", "forget", "lead", "page", "reconcile",
+    "renew", "resign", "retain", "tidy", "unlabel",
 }  # fmt: skip
 """Those whose repetition is looked at elsewhere: they change nothing of an instance that is in order."""
 

@@ -185,6 +185,12 @@ async def a_life_with_everything(stage: Stage, instance_id: str) -> None:
     await store.resign(keys.partition, "me")
     await store.drop_consumer(keys.stream, "w1")
     await store.newest([keys.index(status) for status in Status], None, 10)
+    stray = await stage.command("XADD", keys.stream, "*", "i", instance_id)
+    assert await store.tidy(keys.partition, WORKFLOW, [(stray.decode(), instance_id)])
+    await stage.ended(instance_id=instance_id)
+    await stage.command("ZREM", keys.expiry, keys.name)
+    assert await store.retain(keys, LONG_MS)
+    await stage.delete(keys)
 
 
 async def a_family(stage: Stage, instance_id: str) -> None:
@@ -212,6 +218,14 @@ async def a_family(stage: Stage, instance_id: str) -> None:
         await stage.delete(each.keys)
     await store.console(parent.keys, parent.life, f"{parent.keys.name}/{parent.life}", "0")
     await stage.command("DEL", parent.keys.partition.bereaved)
+    parent = await stage.run(instance_id)
+    await stage.spawn(parent)
+    (lost,) = await stage.deliver(stage.family(parent).child(calling(), 0))
+    await stage.command("DEL", lost.keys.instance)
+    assert await store.bury(lost.keys, parent.keys, BROKEN)
+    await store.tidy(lost.keys.partition, CHILD, [(lost.entry, lost.keys.instance_id)])
+    for each in (lost, parent):
+        await stage.delete(each.keys)
 
 
 @pytest.mark.parametrize("partitions", [1, 4])

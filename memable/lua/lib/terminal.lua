@@ -5,6 +5,13 @@
 -- lease of a run that ends itself: any other run is told, so that it stops at once, and from then on is refused; `facts`, further
 -- fields of the instance to write.
 
+-- every key of the instance, and what the leader finds when they are gone; `resume` takes it back
+local function keep_until(expires_ms, expiry, name, created_us, labels, keys)
+  redis.call('ZADD', expiry, expires_ms, name)
+  if labels then redis.call('ZADD', expiry, expires_ms, labels_place(name, created_us, labels)) end
+  for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, expires_ms) end
+end
+
 local function come_to_end(at, ended)
   local known = redis.call('HMGET', at.instance, 'entry', 'created_us', 'version', 'waiting', 'control', 'lease',
     'deadline_ms', 'due', 'inbox', 'retrying', 'labels', 'family', 'life', 'choosing')
@@ -20,15 +27,11 @@ local function come_to_end(at, ended)
   if ended.field then add_facts(facts, ended.field, ended.value) end
   if (ended.failed_keys or '') ~= '' then add_facts(facts, 'failed_keys', ended.failed_keys) end
   move_index(at.from, at.final, at.id, known[2])
-  local expires_ms = whole(now + ended.retention_ms)
-  redis.call('ZADD', at.expiry, expires_ms, at.name)
-  if known[11] then redis.call('ZADD', at.expiry, expires_ms, labels_place(at.name, known[2], known[11])) end
   set_state(at.instance, known[3], ended.status, ended.message, at.events, facts, nil, ended.field, ended.value)
-  -- every key of the instance; `resume` takes it back
   local keys = {at.instance, at.steps}
   if known[9] then keys[#keys + 1] = at.inbox end
   if known[12] then keys[#keys + 1] = at.family end
-  for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, expires_ms) end
+  keep_until(whole(now + ended.retention_ms), at.expiry, at.name, known[2], known[11], keys)
   if known[12] then bereave(at, known[13], now) end
   if at.parent then tell_family(at.parent, at.id, ended.status, ended.value or cjson.encode(ended.message)) end
 end
