@@ -90,6 +90,17 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         default="text", description="text or json, in which a worker writes its log"
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="a port from 1 to 65535, or 0 for any, at which a worker serves its metrics and health (unset: none)",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="the address at which it does: 0.0.0.0 or :: in a container, else nobody outside can reach it",
+    )
 
     @field_validator("namespace")
     @classmethod

@@ -24,7 +24,7 @@ LAYERS = [
     "journal holding store family",
     "current_step durable_call context workflow",
     "announcement entering fleet forking inputs presence reading definitions listing watching invocation client",
-    "arq_serializers runtime",
+    "arq_serializers runtime observability",
     "engine cli",
     "testing",
 ]
@@ -39,6 +39,8 @@ BORDERS = {
     "redis": {"endpoint", "runtime.lease", "runtime.enduring", "runtime.arq_host"},
     "arq": {"runtime.arq_host"},
     "uvloop": {"runtime.arq_host"},
+    "prometheus_client": {"observability.exposition"},
+    "opentelemetry": {"observability.tracing"},
     "click": {"cli"},
     "rich": {"cli"},
     "worker": {"cli.demo"},  # an application of this repository, which the demo runs
