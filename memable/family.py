@@ -15,6 +15,7 @@ from memable.keys import CHILD_MARK, INTERNAL_PREFIX, InstanceKeys, child_id
 from memable.lua import Answer
 from memable.state import Status
 from memable.store import Store, new_token
+from memable.trace_context import current_trace
 
 _SPAWN = lua.later("spawn")
 _CREATED, _WORKFLOW, _ENDED = "_created:", "_workflow:", "_ended:"
@@ -133,6 +134,7 @@ class Family:
             first=first,
             deadline_ms="" if deadline_ms is None else deadline_ms,
             wake=any_child.partition.wake,
+            trace=current_trace() or held.trace,
             ids_lives_inputs=[word for each in children for word in (each.keys.instance_id, each.life, each.input)],
         )
         script = Script(_SPAWN.name, _SPAWN.source, _SPAWN.sha, _SPAWN.key_count - 1 + len(children))

@@ -39,6 +39,8 @@ class Held:
     """That of the instance."""
     parent: InstanceKeys | None = None
     """Of a child: whom its end concerns."""
+    trace: str = ""
+    """That of whoever invoked it: see trace_context.py."""
     turn: int = 0
     """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
 
@@ -64,6 +66,8 @@ class Claim(NamedTuple):
     attempt: int
     started_ms: int
     recoveries: int
+    now_ms: int
+    """When it was claimed."""
     steps: dict[bytes, bytes]
 
 

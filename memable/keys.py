@@ -38,7 +38,8 @@ opened or withdrew points, and of its last `set_status`), `news` (signals and ti
 `failed_keys` (records that resume clears, one a line), `attempt` (runs started), `recoveries` (runs lost in a row),
 `alone` (1 while it has its worker for itself), `inbox` (1: it has had one), `labels` (`K=V`, one a line), `forked_from`
 (id and life of the instance whose records it began with, and the key before which they were cut, one a line),
-`created_us`, `started_ms`, `completed_ms`; of a child `parent` (its `WF/ID`), of a parent `family` (1).
+`created_us`, `started_ms`, `completed_ms`, `trace` (the W3C traceparent of whoever invoked it, if there was one); of a
+child `parent` (its `WF/ID`), of a parent `family` (1).
 
 An instance that has labels has two members in `expiry`: beside its name one that says, behind the name, one a line,
 when it was made in µs, and its labels. When its hash has expired, that is how the leader finds their indexes.

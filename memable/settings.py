@@ -94,7 +94,7 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=65535,
-        description="a port from 1 to 65535, or 0 for any, at which a worker serves its metrics and health (unset: none)",
+        description="a port from 1 to 65535, or 0 for any, where a worker serves metrics and health (unset: none)",
     )
     metrics_host: str = Field(
         default="127.0.0.1",

@@ -6,10 +6,10 @@
 -- KEYS  queued    zset    from
 -- KEYS  running   zset    to
 -- ARGV  id, entry, lease, worker, control, delayed_ms, events
--- RETURNS  DONE life, input, progress, attempt, started_ms, recoveries, parent, steps | STALE a delivery of the past, removed | LEASE_LOST another run has it
--- RETRY  by `lease`: the same answer; after the instance has moved on its entry is another: STALE
+-- RETURNS  DONE life, input, progress, attempt, started_ms, recoveries, parent, trace, now in ms, steps | STALE a delivery of the past, removed | LEASE_LOST another run has it
+-- RETRY  by `lease`: the same answer, at another time; after the instance has moved on its entry is another: STALE
 local known = redis.call('HMGET', instance, 'entry', 'lease', 'life', 'input', 'progress', 'created_us', 'recoveries',
-  'version', 'attempt', 'started_ms', 'parent')
+  'version', 'attempt', 'started_ms', 'parent', 'trace')
 if known[1] ~= entry then
   take_from_stream(stream, entry)
   return {STALE}
@@ -19,11 +19,13 @@ if known[2] and known[2] ~= lease then return {LEASE_LOST} end
 if #redis.call('XPENDING', stream, GROUP, 'IDLE', delayed_ms, entry, entry, 1) > 0 then
   redis.call('XCLAIM', stream, GROUP, worker, 0, entry, 'JUSTID')
 end
-local attempt, started_ms = known[9] or '0', known[10] or whole(now_ms())
+local now = whole(now_ms())
+local attempt, started_ms = known[9] or '0', known[10] or now
 if not known[2] then
   attempt = whole(attempt + 1)
   move_index(queued, running, id, known[6])
   set_state(instance, known[8], 'running', known[5] or '', events,
     {'lease', lease, 'worker', worker, 'control', control, 'attempt', attempt, 'started_ms', started_ms})
 end
-return {DONE, known[3], known[4], known[5] or '', attempt, started_ms, known[7] or '0', known[11] or '', redis.call('HGETALL', steps)}
+return {DONE, known[3], known[4], known[5] or '', attempt, started_ms, known[7] or '0', known[11] or '', known[12] or '', now,
+  redis.call('HGETALL', steps)}

@@ -22,7 +22,7 @@ leave_to_next_life(instance, inbox, steps, read)
 redis.call('DEL', steps)
 if held[9] then leave_family({family = family, bereaved = bereaved, name = name, wake = wake}, orphans, held[3], now_ms()) end
 take_from_stream(stream, entry)
-local facts = drop_lease(instance, lease, 'recoveries', 'progress', 'attempt', 'started_ms', 'family')
+local facts = drop_lease(instance, lease, 'recoveries', 'progress', 'attempt', 'started_ms', 'family', 'trace')
 add_facts(facts, 'life', life, 'input', input)
 -- an invoke compares its input with the one that it gave, and its retry, by the life that it made, is still the one that made it
 if not held[5] then add_facts(facts, 'invoked_by', held[3], 'first_input', held[4]) end

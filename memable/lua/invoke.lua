@@ -12,7 +12,7 @@
 -- KEYS  failed    zset
 -- KEYS  cancelled zset
 -- KEYS  label_indexes... zset  its places in those of its labels
--- ARGV  id, name, life, input, labels, after_ms, at_ms, deadline_ms, wake, forked_from, record_words, records_and_ends...
+-- ARGV  id, name, life, input, labels, after_ms, at_ms, deadline_ms, wake, trace, forked_from, record_words, records_and_ends...
 -- RETURNS  DONE made, now or by the first try | ALREADY there with the same input, or the same fork | CONFLICT there with the input that follows: other bytes, perhaps the same value
 -- RETRY  by `life`, made by the client: DONE again
 local known = redis.call('HMGET', instance, 'life', 'input', 'invoked_by', 'first_input', 'forked_from')
@@ -56,5 +56,6 @@ if deadline_ms ~= '' then
   redis.call('HSET', instance, unpack(start_deadline({timers = timers, name = name, wake = wake}, now, deadline_ms)))
 end
 if labels ~= '' then redis.call('HSET', instance, 'labels', labels) end
+if trace ~= '' then redis.call('HSET', instance, 'trace', trace) end
 for _, index in ipairs(label_indexes) do redis.call('ZADD', index, created_us, id) end
 return {DONE}

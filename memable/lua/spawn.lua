@@ -7,7 +7,7 @@
 -- KEYS  timers  zset    their deadlines
 -- KEYS  queued    zset    of their workflow's children: their places in the listing
 -- KEYS  children...  hash  every field of a new instance
--- ARGV  lease, known, name, key, workflow, total, first, deadline_ms, wake, ids_lives_inputs...
+-- ARGV  lease, known, name, key, workflow, total, first, deadline_ms, wake, trace, ids_lives_inputs...
 -- RETURNS  DONE created, ended, failed, first failed, elapsed ms, resumed, rerun | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone | CONFLICT workflow and total: others
 -- RETRY  by `_created`: those that were made are not made again, whatever has become of them
 if redis.call('HGET', instance, 'lease') ~= lease then return {LEASE_LOST} end
@@ -26,6 +26,7 @@ for at, child in ipairs(children) do
     redis.call('HSET', child, 'status', 'queued', 'message', '', 'version', 1, 'life', life, 'input', input, 'parent', name,
       'created_us', born_us, 'entry', put_in_stream(stream, id))
     redis.call('ZADD', queued, born_us, id)
+    if trace ~= '' then redis.call('HSET', child, 'trace', trace) end
     if deadline_ms ~= '' then
       local mortal = {timers = timers, name = workflow .. '/' .. id, wake = wake}
       redis.call('HSET', child, unpack(start_deadline(mortal, math.floor(born_us / 1000), deadline_ms)))

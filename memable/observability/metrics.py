@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from memable.holding import Claim
-from memable.keys import InstanceKeys
-from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome
+from memable.holding import Claim, Held
+from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome, queued_s
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of all histograms."""
@@ -188,8 +187,20 @@ class WorkflowCensus(NamedTuple):
 class _Workflow:
     """What is counted of one workflow; each run has this at hand, and looks nothing up."""
 
-    __slots__ = ("deadlines", "delay", "lateness", "name", "recoveries", "refused", "retries", "run", "runs", "started",
-                 "step", "steps")
+    __slots__ = (
+        "deadlines",
+        "delay",
+        "lateness",
+        "name",
+        "recoveries",
+        "refused",
+        "retries",
+        "run",
+        "runs",
+        "started",
+        "step",
+        "steps",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -257,9 +268,9 @@ class Metrics(Observer):
             counts = self._workflows[workflow] = _Workflow(workflow)
         return counts
 
-    def run_begins(self, keys: InstanceKeys, claim: Claim) -> RunObserver:
-        counts = self.count(keys.workflow)
-        counts.delay.observe(claim.queued_s)
+    def run_begins(self, held: Held, claim: Claim) -> RunObserver:
+        counts = self.count(held.keys.workflow)
+        counts.delay.observe(queued_s(held, claim))
         return _Run(counts, is_first=claim.attempt == 1)
 
     def claim_refused(self, workflow: str) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from memable.holding import Claim
-from memable.keys import InstanceKeys
+from memable.holding import Claim, Held
 
 
 class RunOutcome(StrEnum):
@@ -66,10 +65,15 @@ class RunObserver:
         """The run is over."""
 
 
+def queued_s(held: Held, claim: Claim) -> float:
+    """For how long a claimed instance was ready to run, by Redis's clock: since its entry was made."""
+    return max(0, claim.now_ms - int(held.entry.partition("-")[0])) / 1000
+
+
 class Observer:
     """Is told what a worker process does. This one tells nobody."""
 
-    def run_begins(self, keys: InstanceKeys, claim: Claim) -> RunObserver | None:
+    def run_begins(self, held: Held, claim: Claim) -> RunObserver | None:
         """An instance was claimed."""
 
     def claim_refused(self, workflow: str) -> None:
@@ -103,8 +107,8 @@ class _All(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
-    def run_begins(self, keys: InstanceKeys, claim: Claim) -> RunObserver | None:
-        found = [run for each in self._observers if (run := each.run_begins(keys, claim)) is not None]
+    def run_begins(self, held: Held, claim: Claim) -> RunObserver | None:
+        found = [run for each in self._observers if (run := each.run_begins(held, claim)) is not None]
         return found[0] if len(found) == 1 else _AllOfRun(found) if found else None
 
     def claim_refused(self, workflow: str) -> None:

@@ -27,6 +27,7 @@ from memable.store.arguments import (
 )
 from memable.store.base import StoreBase
 from memable.store.refusals import refuse, text
+from memable.trace_context import current_trace
 
 _CANCEL = lua.later("cancel")
 _COPY = lua.later("copy")
@@ -146,6 +147,7 @@ class ForApplications(StoreBase):
             at_ms=at_ms,
             deadline_ms="" if deadline_ms is None else deadline_ms,
             wake=keys.partition.wake,
+            trace=current_trace(),
             forked_from=forked_from,
             record_words=2 * len(copied.steps),
             records_and_ends=copied.words() if copied is not NOTHING_COPIED else (),

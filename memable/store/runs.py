@@ -84,10 +84,17 @@ class ForRuns(StoreBase):
         )
         if answer != Answer.DONE:
             raise refuse(answer, keys)
-        life, input, progress, attempt, started_ms, recoveries, parent, steps = rest
-        held.life, held.parent = life.decode(), parent_named(keys.partition, parent)
+        life, input, progress, attempt, started_ms, recoveries, parent, trace, now_ms, steps = rest
+        held.life, held.parent, held.trace = life.decode(), parent_named(keys.partition, parent), trace.decode()
         return Claim(
-            life.decode(), input, progress.decode(), int(attempt), int(started_ms), int(recoveries), pairs(steps)
+            held.life,
+            input,
+            progress.decode(),
+            int(attempt),
+            int(started_ms),
+            int(recoveries),
+            int(now_ms),
+            pairs(steps),
         )
 
     async def record(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:

@@ -31,6 +31,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_recoveries": 5,
         "park_grace": 1.0,
         "log_format": "text",
+        "metrics_port": None,
+        "metrics_host": "127.0.0.1",
     }
 
 
@@ -58,6 +60,7 @@ WRONG = [
     ("MAX_RECOVERIES", "0", "a whole number from 1,"),
     ("PARK_GRACE", "-0.1", "seconds, at least 0,"),
     ("LOG_FORMAT", "xml", "text or json,"),
+    ("METRICS_PORT", "65536", "a port from 1 to 65535, or 0 for any,"),
     ("NAMESPACE", "a b", "1 to 100 letters, digits and any of _ . : -"),
 ]
 
