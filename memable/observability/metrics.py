@@ -7,11 +7,12 @@ thread that serves a scrape only reads them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from memable.fleet import Load
 from memable.holding import Claim, Held
 from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome, queued_s
 
@@ -98,19 +99,19 @@ REDIS_RECONNECTS: Final = Metric("memable_redis_reconnects_total", "counter", "C
 BACKLOG: Final = Metric(
     "memable_backlog",
     "gauge",
-    "Instances ready to run that no worker has taken; told by the leader.",
+    "Instances ready to run that no worker has taken; told by the leader of partition 0 for all.",
     ("workflow",),
 )
 BACKLOG_AGE: Final = Metric(
     "memable_backlog_oldest_seconds",
     "gauge",
-    "How long the one that was ready first has been waiting, by Redis's clock; told by the leader.",
+    "How long the one that was ready first has been waiting, by Redis's clock; told by the same.",
     ("workflow",),
 )
 INSTANCES: Final = Metric(
     "memable_instances",
     "gauge",
-    "Instances in Redis by status, children and those kept by retention too; told by the leader.",
+    "Instances in Redis by status, children and those kept by retention too; told by the same.",
     ("workflow", "status"),
 )
 WORKER: Final = Metric("memable_worker_info", "gauge", "Always 1.", ("worker", "version"))
@@ -172,16 +173,9 @@ class WatchedWorker(Protocol):
     def traffic(self) -> Traffic: ...
 
     @property
-    def census(self) -> Mapping[str, WorkflowCensus]: ...
-
-
-class WorkflowCensus(NamedTuple):
-    """What a leader has counted of a workflow, in the partitions that it leads."""
-
-    backlog: int
-    oldest_s: float
-    instances: Mapping[str, int]
-    """By status."""
+    def loads(self) -> Sequence[Load]:
+        """What was counted last in Redis, if this is the worker that tells."""
+        ...
 
 
 class _Workflow:
@@ -298,10 +292,10 @@ class Metrics(Observer):
         yield Sample(REDIS_ROUND_TRIPS, (), traffic.round_trips)
         yield Sample(REDIS_REFUSALS, (), traffic.refusals)
         yield Sample(REDIS_RECONNECTS, (), max(0, traffic.connects - 1))
-        for workflow, found in dict(worker.census).items():
-            yield Sample(BACKLOG, (workflow,), found.backlog)
-            yield Sample(BACKLOG_AGE, (workflow,), found.oldest_s)
-            for status, count in found.instances.items():
-                yield Sample(INSTANCES, (workflow, status), count)
+        for load in worker.loads:
+            yield Sample(BACKLOG, (load.workflow,), load.waiting)
+            yield Sample(BACKLOG_AGE, (load.workflow,), load.oldest_waiting_s or 0)
+            for status, count in load.counts.items():
+                yield Sample(INSTANCES, (load.workflow, str(status)), count)
         for counts in list(self._workflows.values()):
             yield from counts.samples()
