@@ -17,6 +17,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memable.blocking_reader import BlockingReader
@@ -53,6 +54,19 @@ _UNSENT_BYTES = 1 << 20
 _GIVEN_UP = -math.inf
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What a connection has counted."""
+
+    calls: int = 0
+    """Commands and scripts that were sent, those sent again too."""
+    round_trips: int = 0
+    """Writes, each of which carried some of them."""
+    refusals: int = 0
+    """Calls that were answered with an error."""
+    connects: int = 0
+
+
 class ScriptConnection:
     """Every call is answered: by Redis, or by a `StorageError` when that took longer than `give_up_after_s`.
 
@@ -83,6 +97,7 @@ class ScriptConnection:
         self._trouble: str | None = None
         self._trouble_since_s = 0.0
         self._drained: asyncio.Future[None] | None = None
+        self.traffic = Traffic()
         self.connected_at_s: float | None = None
         """Since when (`time.monotonic()`) Redis has answered without a break; None while it does not."""
 
@@ -145,6 +160,8 @@ class ScriptConnection:
                 in_flight.append(call)
                 batch.append(call.packed)
             wire.write(b"".join(batch))
+            self.traffic.calls += len(batch)
+            self.traffic.round_trips += 1
 
     # --- being answered
 
@@ -182,6 +199,7 @@ class ScriptConnection:
 
     def _take_refusal(self, call: Call, refusal: Refusal, repeated: list[Call]) -> None:
         """An outage holds the call back, a forgotten script is sent with its source, anything else is the caller's."""
+        self.traffic.refusals += 1
         code = refusal.code
         if code in OUTAGES:
             call.refusals += 1
@@ -257,6 +275,7 @@ class ScriptConnection:
 
     def _connected(self, wire: Wire) -> None:
         self._wire = wire
+        self.traffic.connects += 1
         self._loaded.clear()
         self._heard_at_s = self._opened_at_s = self._loop.time()
         # to a server that refuses what waits, connecting is no return: the first answer tells

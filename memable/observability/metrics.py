@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from memable.connection import Traffic
 from memable.fleet import Load
 from memable.holding import Claim, Held
 from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome, queued_s
@@ -143,17 +144,8 @@ class Sample(NamedTuple):
     value: float | Histogram
 
 
-class Traffic(Protocol):
-    """What a connection has counted."""
-
-    calls: int
-    round_trips: int
-    refusals: int
-    connects: int
-
-
 class WatchedWorker(Protocol):
-    """What is asked of a worker when it is scraped, from another thread."""
+    """What is asked of a worker when somebody looks, from another thread."""
 
     worker: str
 
@@ -173,9 +165,10 @@ class WatchedWorker(Protocol):
     def traffic(self) -> Traffic: ...
 
     @property
-    def loads(self) -> Sequence[Load]:
-        """What was counted last in Redis, if this is the worker that tells."""
-        ...
+    def trouble(self) -> str | None: ...
+
+    @property
+    def fault(self) -> str | None: ...
 
 
 class _Workflow:
@@ -253,6 +246,8 @@ class Metrics(Observer):
 
     def __init__(self, worker: WatchedWorker, version: str) -> None:
         self._worker, self._version = worker, version
+        self.loads: Sequence[Load] = ()
+        """What was counted last in Redis, if this is the worker that tells."""
         self._workflows: dict[str, _Workflow] = {}
 
     def count(self, workflow: str) -> _Workflow:
@@ -292,7 +287,7 @@ class Metrics(Observer):
         yield Sample(REDIS_ROUND_TRIPS, (), traffic.round_trips)
         yield Sample(REDIS_REFUSALS, (), traffic.refusals)
         yield Sample(REDIS_RECONNECTS, (), max(0, traffic.connects - 1))
-        for load in worker.loads:
+        for load in self.loads:
             yield Sample(BACKLOG, (load.workflow,), load.waiting)
             yield Sample(BACKLOG_AGE, (load.workflow,), load.oldest_waiting_s or 0)
             for status, count in load.counts.items():

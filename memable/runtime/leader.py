@@ -28,6 +28,7 @@ from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.bereavement import Bereavement
 from memable.runtime.failing import failure_outcome
 from memable.runtime.intake import named_by
+from memable.runtime.observing import NOBODY, Observer
 from memable.runtime.reconciler import Reconciler
 from memable.store import Lead, Store
 
@@ -53,6 +54,7 @@ class Leader:
         lease_s: float,
         max_recoveries: int,
         default_retention_ms: int,
+        observer: Observer = NOBODY,
     ) -> None:
         self._store = store
         self._connection = connection
@@ -62,6 +64,8 @@ class Leader:
         self._default_retention_ms = default_retention_ms
         self._reconciler = Reconciler(store, connection, partition, workflows=self._workflows, page_every_s=lease_s / 3)
         self._bereavement = Bereavement(store, connection, partition, retention_ms=self._retention_ms)
+        self._observer = observer
+        self.is_leading = False
         self._token = worker  # no other worker has that name, now or later
         self._woken = asyncio.Event()
         self._is_stopping = False
@@ -93,11 +97,12 @@ class Leader:
                 pause_s = await self._once()
             except StorageError as error:
                 _log.warning("leading %s: %s", self._partition.prefix, error)
-                pause_s = _RETRY_S
+                self.is_leading, pause_s = False, _RETRY_S
             except Exception:
                 _log.exception("leading %s failed, and goes on", self._partition.prefix)
-                pause_s = _RETRY_S
+                self.is_leading, pause_s = False, _RETRY_S
             await self._pause(pause_s)
+        self.is_leading = False
 
     async def _pause(self, pause_s: float) -> None:
         if pause_s <= 0 or self._is_stopping:
@@ -124,6 +129,7 @@ class Leader:
         round_s = self._lease_s / 3
         is_new = not self._may_sweep(time.monotonic())
         lead = await self._store.lead(self._partition, self._token, round(self._lease_s * 1000), is_new=is_new)
+        self.is_leading = lead.is_ours
         if lead.is_ours:
             # asked again: the call may have waited out an outage
             may_sweep = self._may_sweep(time.monotonic())
@@ -160,11 +166,19 @@ class Leader:
     # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fire_due(self, now_ms: float) -> None:
-        command = self._connection.command
-        due = await command("ZRANGE", self._partition.timers, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH)
-        await asyncio.gather(*(self._fire(member, now_ms) for member in due))
+        command, now_s = self._connection.command, time.monotonic()
+        due = await command(
+            "ZRANGE", self._partition.timers, "-inf", now_ms, "BYSCORE", "LIMIT", 0, _BATCH, "WITHSCORES"
+        )
+        await asyncio.gather(
+            *(
+                self._fire(member, now_ms, now_s - (now_ms - float(due_ms)) / 1000)
+                for member, due_ms in zip(due[::2], due[1::2], strict=True)
+            )
+        )
 
-    async def _fire(self, member: bytes, now_ms: float) -> None:
+    async def _fire(self, member: bytes, now_ms: float, due_s: float) -> None:
+        """`due_s`: when it was due, by this process's clock."""
         timers, command = self._partition.timers, self._connection.command
         try:
             workflow, instance_id, key = split_timer_member(member.decode())
@@ -176,23 +190,28 @@ class Leader:
         try:
             keys = self._partition.of(workflow, instance_id)
             if key == DELAY_KEY:
-                await self._store.begin(keys)
+                answer = await self._store.begin(keys)
             elif key == DEADLINE_KEY:
-                await self._expire(keys)
+                answer = await self._expire(keys)
             else:
-                await self._store.fire_timer(keys, key)
+                answer = await self._store.fire_timer(keys, key)
+            if answer == Answer.DONE:
+                self._observer.timer_fired(workflow, time.monotonic() - due_s)
         except ServerRefused as error:
             self._complain(f"timer {key!r} of {workflow}/{instance_id} cannot be fired", error)
             await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)
 
-    async def _expire(self, keys: InstanceKeys) -> None:
+    async def _expire(self, keys: InstanceKeys) -> Answer:
         """The deadline of a whole instance has come."""
         deadline_ms = await self._connection.command("HGET", keys.instance, "deadline_ms")
         lived = f"{int(deadline_ms or 0) / 1000:g} s"
         failure = failure_outcome("DeadlineExceeded", f"{keys.name} has not ended within its deadline of {lived}")
         retention_ms, parent = await self._retention_ms(keys.workflow), await self._store.parent_of(keys)
-        if await self._store.expire(keys, failure, retention_ms, parent=parent) == Answer.DONE:
+        answer = await self._store.expire(keys, failure, retention_ms, parent=parent)
+        if answer == Answer.DONE:
             _log.warning("%s", failure.message)
+            self._observer.expired(keys.workflow)
+        return answer
 
     # ── what workers left behind ─────────────────────────────────────────────────────────────────────────────────
 
@@ -267,8 +286,10 @@ class Leader:
         )
         if answer == Answer.DONE:
             _log.warning("%s was abandoned by its worker, and is queued again", keys.name)
+            self._observer.recovered(workflow, has_failed=False)
         elif answer == Answer.TERMINAL:
             _log.error("%s", failure.message)
+            self._observer.recovered(workflow, has_failed=True)
         return answer != Answer.NOT_REACHED
 
     async def _retention_ms(self, workflow: str) -> int:

@@ -116,6 +116,22 @@ class LeaseKeeper:
         await self._store.renew(lease.run.held, self._worker)
         lease.confirmed_s = max(lease.confirmed_s, sent_s)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread.is_alive()
+
+    @property
+    def blocked_s(self) -> float:
+        """For how long the loop has given no sign of life; asked every third of a lease, so it may be somewhat more."""
+        asked_s = self._beat_asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
+
+    @property
+    def blocked_by(self) -> str:
+        """What the loop resumed last."""
+        return _describe(self._activity.what)
+
     # ── in the thread ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _keep(self) -> None:
@@ -143,13 +159,13 @@ class LeaseKeeper:
             except RuntimeError:  # the loop is closed
                 self._stopped.set()
             return False
-        blocked_s = now_s - self._beat_asked_s
+        blocked_s = self.blocked_s
         if blocked_s > BLOCKED_WARNING_S and now_s - self._told_s > self._lease_s * RENEWALS_PER_LEASE:
             self._told_s = now_s
             _log.warning(
                 "the event loop has been blocked for %.1f s by %s: call what blocks in a sync step",
                 blocked_s,
-                _describe(self._activity.what),
+                self.blocked_by,
             )
         return blocked_s > BLOCKED_LIMIT_S
 

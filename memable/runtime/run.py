@@ -46,6 +46,7 @@ from memable.runtime.failing import chain_of, failure_outcome
 from memable.runtime.farewell import Farewell
 from memable.runtime.first import Race, Races
 from memable.runtime.mapping import MapCall
+from memable.runtime.observing import RunObserver, StepOutcome
 from memable.runtime.rest import End, Rest, RunOver, Wait, is_busy, new_future
 from memable.runtime.retrying import Place, call_again
 from memable.runtime.steps import StepCall, StepCaller, StepEnd
@@ -108,6 +109,9 @@ class Run:
         self.on_over: Callable[[], None] = _nothing
         self.over: End | None = None
         self.has_begun = False
+        self.outcome: Outcome | None = None
+        """That of the instance, once its function has ended it."""
+        self.observer: RunObserver | None = None
         self._workshop = workshop
         self._workflow = workflow
         self._claim = claim
@@ -200,6 +204,7 @@ class Run:
             options.timeout_s,
             self._workflow.retry if options.retry is INHERIT else options.retry,
             item,
+            self.observer,
         )
         self.rest.takes_off()
         try:
@@ -212,13 +217,19 @@ class Run:
             there = await self.record_end(key, end)
             self.on_progress()
         except LeaseLost as error:
+            if self.observer is not None:
+                self.observer.step_ended(StepOutcome.CANCELLED)
             self.stop(self._end_by(error))
             raise RunOver from None
         except asyncio.CancelledError:
+            if self.observer is not None:
+                self.observer.step_ended(StepOutcome.CANCELLED)
             self._used.discard(key)  # the author gave up on it, and may call it again
             raise
         finally:
             self.rest.lands()
+        if self.observer is not None:
+            self.observer.step_ended(StepOutcome.COMPLETED if end.failure is None else StepOutcome.FAILED)
         if there is not None and not end.draft.is_recorded_in(there):
             # this call was cancelled and made again: what was recorded first counts
             return self._hand_back("step", key, Record(there), StepKind.STEP, result, options.upgrade)
@@ -548,6 +559,8 @@ class Run:
 
     async def _call(self) -> Any:
         context = Context(self)
+        if self.observer is not None:
+            self.observer.enters()
         if not self._workflow.takes_input:
             return await self._workflow.fn(context)
         codec = self._workshop.codec.of(self._workflow.input_type)
@@ -579,6 +592,7 @@ class Run:
 
     async def _come_to_end(self, outcome: Outcome | None) -> None:
         store = self._workshop.store
+        self.outcome = outcome
         retention_s = self._workshop.retention_s or self._workflow.retention.total_seconds()
         try:
             if self._next_life is not None:
@@ -604,6 +618,8 @@ class Run:
             error = error.__cause__
         keys = [key for each in chain_of(error) for failure, key in self._failures if failure is each]
         _log.warning("%s failed", self.name, exc_info=error)
+        if self.observer is not None:
+            self.observer.failed(error)
         return failure_outcome(type(error).__name__, text_of(error), keys)
 
 

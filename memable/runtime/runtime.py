@@ -16,7 +16,7 @@ from typing import Any
 
 from memable.announcement import announcement
 from memable.codec import Codec
-from memable.connection import BlockingReader, Endpoint, ScriptConnection
+from memable.connection import BlockingReader, Endpoint, ScriptConnection, Traffic
 from memable.definitions import Definitions
 from memable.entering import enter
 from memable.errors import MemableError, StorageError
@@ -28,6 +28,7 @@ from memable.reading import Reader
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
 from memable.runtime.lease import LeaseKeeper
+from memable.runtime.observing import NOBODY, Observer, RunObserver, RunOutcome
 from memable.runtime.rest import End
 from memable.runtime.run import Run, Workshop
 from memable.runtime.solitude import Solitude
@@ -80,6 +81,7 @@ class Runtime:
         self._loops: list[asyncio.Task[None]] = []
         self._leaders: list[Leader] = []
         self._controls: list[Subscription] = []
+        self._observer: Observer = NOBODY
         self._exits = AsyncExitStack()
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
@@ -87,13 +89,58 @@ class Runtime:
     @property
     def is_healthy(self) -> bool:
         """Whether this process takes work: connected, not stopping, its loops alive."""
-        return (
-            bool(self._loops)
-            and not self._is_stopping
-            and self._connection.is_healthy
-            and self._intake.is_well
-            and not any(loop.done() for loop in self._loops)
-        )
+        return self.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why this process takes no work; nothing if it does. From any thread."""
+        if self._is_stopping:
+            return "it is stopping"
+        if not self._loops:
+            return "it is starting"
+        if not self._connection.is_healthy:
+            return "Redis does not serve it"
+        if not self._intake.is_well:
+            return "it cannot read its streams"
+        return self.fault
+
+    @property
+    def fault(self) -> str | None:
+        """Why this process should be replaced by another; nothing if it lives. From any thread."""
+        if not self._loops:
+            return None
+        if (blocked_s := self._leases.blocked_s) > self.settings.lease:
+            return f"the event loop has been blocked for {blocked_s:.1f} s by {self._leases.blocked_by}"
+        if self._is_stopping:
+            return None
+        if any(loop.done() for loop in self._loops):
+            return "the loop that takes work has ended"
+        return None if self._leases.is_alive else "the thread that renews leases has ended"
+
+    @property
+    def slots(self) -> int:
+        """How many instances can be run here at once."""
+        return self.settings.concurrency
+
+    @property
+    def partitions_led(self) -> int:
+        """How many partitions this worker leads."""
+        return sum(leader.is_leading for leader in self._leaders)
+
+    @property
+    def leads_first(self) -> bool:
+        """Whether it leads the first partition, and so is the one that does what one is to do for all."""
+        return any(leader.is_leading for leader in self._leaders[:1])
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether Redis serves it."""
+        return self._connection.is_healthy
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it has asked Redis for."""
+        return self._connection.traffic
 
     @property
     def running(self) -> int:
@@ -260,6 +307,7 @@ class Runtime:
                 lease_s=self.settings.lease,
                 max_recoveries=self.settings.max_recoveries,
                 default_retention_ms=round((self.settings.retention or self.app.retention.total_seconds()) * 1000),
+                observer=self._observer,
             )
             for partition in self._store.keys.partitions
         ]
@@ -307,10 +355,17 @@ class Runtime:
 
     async def _carry(self, workflow: Workflow[Any, Any], keys: InstanceKeys, entry: str) -> None:
         held = Held(keys, entry, new_token())
+        observer: RunObserver | None = None
+        outcome = RunOutcome.BROKEN
         try:
             sent_s = time.monotonic()
-            claim = await self._store.claim(held, self.worker)
+            try:
+                claim = await self._store.claim(held, self.worker)
+            except LeaseLost:
+                self._observer.claim_refused(workflow.name)
+                raise
             run = Run(self._workshop, workflow, held, claim)
+            observer = run.observer = self._observer.run_begins(held, claim)
             self._runs[keys.name] = run
             self._leases.hold(run, sent_s - DELAYED_MS / 1000)
             if self._is_handing_back:  # its claim was on its way
@@ -322,13 +377,37 @@ class Runtime:
                     end = await run.carry()
                 if end is End.HANDED_BACK:
                     await self._store.release(held, has_begun=run.has_begun)
+                if observer is not None:
+                    outcome = await self._outcome(run, end)
             finally:
                 self._leases.drop(held)
                 if self._runs.get(keys.name) is run:
                     del self._runs[keys.name]
         except LeaseLost:
+            outcome = RunOutcome.LOST
             _log.info("%s is another's now", keys.name)
         except MemableError as error:
             _log.error("%s is left to its lease: %s", keys.name, error)
         except Exception:
             _log.exception("%s is left to its lease: memable failed", keys.name)
+        finally:
+            if observer is not None:
+                observer.ended(outcome)
+
+    async def _outcome(self, run: Run, end: End) -> RunOutcome:
+        """How a run ended, for those who watch it."""
+        if end is End.RETURNED:
+            return RunOutcome.CONTINUED if run.outcome is None else RunOutcome(run.outcome.status)
+        if end is not End.LOST:
+            return _OUTCOMES[end]
+        # it may have been ended from outside, by a cancel or a deadline
+        status = await self._connection.command("HGET", run.held.keys.instance, "status")
+        ended = {each.value: each for each in (RunOutcome.CANCELLED, RunOutcome.FAILED)}
+        return ended.get((status or b"").decode(), RunOutcome.LOST)
+
+
+_OUTCOMES = {
+    End.PARKED: RunOutcome.SUSPENDED,
+    End.HANDED_BACK: RunOutcome.HANDED_BACK,
+    End.BROKEN: RunOutcome.BROKEN,
+}

@@ -25,6 +25,7 @@ from memable.errors import (
 from memable.holding import LeaseLost
 from memable.journal import Draft
 from memable.retry import RetryPolicy
+from memable.runtime.observing import RunObserver
 from memable.runtime.tasks import Activity, EscapedExit, is_being_cancelled, leave_run
 from memable.runtime.threads import StepThreads
 from memable.state import StepKind
@@ -47,10 +48,16 @@ class StepCall(NamedTuple):
     retry: RetryPolicy | None
     item: str = ""
     """The digest of what `ctx.map` calls it with."""
+    observer: RunObserver | None = None
+    """Is told of each attempt."""
 
     @property
     def subject(self) -> str:
         return f"step {self.key!r} of {self.instance}"
+
+
+Invoke = Callable[[StepCall, int, BeforeAttempt], Awaitable[Any]]
+"""Makes one attempt."""
 
 
 class StepEnd(NamedTuple):
@@ -92,7 +99,9 @@ class StepCaller:
         `attempt`: the number of the first one here. `LeaseLost`, of `before_attempt`, ends the step unrecorded.
         """
         begin_s = time.monotonic()
-        invoke = self.invoke if call.timeout_s is None else self._invoke_in_time
+        invoke: Invoke = self.invoke if call.timeout_s is None else self._invoke_in_time
+        if call.observer is not None:
+            invoke = _watched(invoke, call.observer)
         while True:
             if (asking := before_attempt()) is not None:
                 await asking
@@ -201,6 +210,21 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     if code is not None:
         return bool(code.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+def _watched(invoke: Invoke, observer: RunObserver) -> Invoke:
+    async def invoke_watched(call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
+        begun = observer.attempt_begins(call.key, attempt)
+        begin_s = time.monotonic()
+        try:
+            result = await invoke(call, attempt, before_attempt)
+        except BaseException as error:
+            observer.attempt_ended(begun, time.monotonic() - begin_s, error)
+            raise
+        observer.attempt_ended(begun, time.monotonic() - begin_s, None)
+        return result
+
+    return invoke_watched
 
 
 class _InContext:
