@@ -6,15 +6,11 @@ import importlib
 import re
 import shlex
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 import memable
 from chaos.checker import judge
@@ -22,10 +18,9 @@ from chaos.course import Plan
 from chaos.evidence import Evidence, Left
 from chaos.history import History
 from memable import App, Context, StorageError
-from memable.connection import Endpoint
-from memable.embedded import find_server
 from memable.runtime.lease import RENEWALS_PER_LEASE
 from memable.settings import PREFIX, Settings
+from tests.configured_server import server_with
 from tests.markdown import DOCS, README, ROOT, blocks, run_example
 
 GUARANTEES = ROOT / "docs" / "guarantees.md"
@@ -46,28 +41,6 @@ def shown(language: str) -> list[Any]:
 
 
 # ── a server with a configuration file ───────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def server_with(configuration: Path, directory: Path) -> Iterator[Any]:
-    """The test's hand on a server started with that file; killed at the end."""
-    socket = directory / "s"
-    socket.unlink(missing_ok=True)
-    words = (configuration, "--dir", directory, "--port", "0", "--unixsocket", socket, "--logfile", directory / "log")
-    process = subprocess.Popen([find_server().path, *words], stdin=subprocess.DEVNULL)
-    try:
-        with Endpoint.from_url(f"unix://{socket}").sync_client() as client:
-            while True:
-                assert process.poll() is None, (directory / "log").read_text()
-                try:
-                    client.ping()
-                    break
-                except redis.RedisError:  # not there yet, or loading
-                    time.sleep(0.01)
-            yield client
-    finally:
-        process.kill()
-        process.wait()
 
 
 def directives(configuration: str) -> list[tuple[str, str]]:
