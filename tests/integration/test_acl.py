@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fnmatch
 import re
+import shlex
 import socket
 import threading
 from collections import defaultdict
@@ -35,9 +36,10 @@ from tests.integration.test_docs import REDIS_CONF
 from tests.markdown import ROOT
 from tests.worker_process import WorkerProcess, until
 
+REDIS_CLI = ROOT / "docs" / "redis-cli.md"
 ACL = ROOT / "deploy" / "acl" / "users.acl"
 CLIENT, WORKER, READER = USERS = ("memable-client", "memable-worker", "memable-reader")
-CONTAINERS = ("acl", "client", "config", "memory", "object", "script", "xgroup", "xinfo")
+CONTAINERS = ("acl", "client", "config", "memory", "object", "pubsub", "script", "xgroup", "xinfo")
 KEYS = Keys("memable", partitions=1)
 
 
@@ -112,7 +114,7 @@ class Witness:
                 self._guard.admin.execute_command("PING", "that is all")
                 thread.join()
 
-    def _listen(self, monitor: Any, admin: redis.Redis) -> None:
+    def _listen(self, monitor: Any, admin: Any) -> None:
         caller = ""
         while (heard := monitor.next_command())["command"] != "PING that is all":
             words = heard["command"].split()
@@ -125,7 +127,7 @@ class Witness:
             # what a script calls follows at once
             self.heard[caller].append(words)
 
-    def _user(self, address: str, admin: redis.Redis) -> str:
+    def _user(self, address: str, admin: Any) -> str:
         if address not in self._user_at:
             users = [each["user"] for each in admin.client_list() if each["addr"] == address]
             self._user_at[address] = users[0] if users else "gone"
@@ -265,26 +267,16 @@ class Scene:
             assert await reader.get("wide", "wide").result(timeout=30)
             with self.guard.client("admin") as admin:
                 await until(lambda: not admin.pubsub_channels(), "the end of what was subscribed to")
-        self.everything_redis_cli_shows()
+        with Endpoint.from_url(url).sync_client() as redis_cli:
+            for words in commands_of_the_guide():
+                if words[0] != "SUBSCRIBE":  # done above
+                    with contextlib.suppress(redis.exceptions.ResponseError):  # not everything there is here, too
+                        redis_cli.execute_command(*words)
 
-    def everything_redis_cli_shows(self) -> None:
-        keys, stream = KEYS.of("wide", "wide"), KEYS.partitions[0].stream("hold")
-        with Endpoint.from_url(self.guard.socket_url).sync_client() as redis_cli:
-            for words in (
-                ["SCAN", "0", "MATCH", "memable:*"],
-                ["TYPE", keys.instance],
-                ["TTL", keys.instance],
-                ["PTTL", keys.instance],
-                ["HGET", keys.instance, "status"],
-                ["GET", KEYS.partitions[0].leader],
-                ["ZRANGE", keys.timers, "0", "-1", "WITHSCORES"],
-                ["XLEN", stream],
-                ["XRANGE", stream, "-", "+"],
-                ["XPENDING", stream, GROUP],
-                *(["XINFO", what, stream] for what in ("STREAM", "GROUPS")),
-                ["XINFO", "CONSUMERS", stream, GROUP],
-            ):
-                redis_cli.execute_command(*words)
+
+def commands_of_the_guide() -> list[list[str]]:
+    lines = re.findall(r"^\$ redis-cli (?:--raw )?(.*?)(?: \| .*)?$", REDIS_CLI.read_text("utf-8"), re.MULTILINE)
+    return [shlex.split(line) for line in lines]
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")  # arq's own close()
