@@ -12,7 +12,7 @@ JOBS ?= 4
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis8 lint types docs check format chaos bench profile lock clean
+.PHONY: help demo test test-redis8 lint types docs package quickstart check format chaos bench profile lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ types: $(READY) ## check types with mypy --strict and pyright
 
 docs: $(READY) ## build the site of docs/ into build/site: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+package: $(READY) ## build the wheel and the sdist into build/dist
+	rm -rf build/dist
+	$(BIN)/python -m hatchling build -d build/dist
+
+quickstart: package ## do what docs/quick-start.md says, in an empty environment, with the wheel and what pip brings
+	$(BIN)/python -m tests.quick_start build/dist/*.whl
 
 check: lint types docs test test-redis8 ## what CI runs: lint, types, the site, tests
 

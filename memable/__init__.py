@@ -122,7 +122,14 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
+    try:
+        value = globals()[name] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        from memable.extras import what_to_install
+
+        if (line := what_to_install(error)) is None:
+            raise
+        raise ModuleNotFoundError(f"memable.{name}: {line}", name=error.name) from None
     return value
 
 

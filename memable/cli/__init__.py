@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Final, NoReturn
+from typing import NoReturn
 
-_OF_THE_EXTRA: Final = frozenset({"arq", "click", "rich"})
+from memable.extras import what_to_install
 
 
 def main() -> NoReturn:
@@ -15,8 +15,8 @@ def main() -> NoReturn:
 
         code = run()
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
+        if (line := what_to_install(error)) is None:
             raise
-        sys.stderr.write(f"memable: this needs {error.name}, which is not installed: pip install 'memable[worker]'\n")
+        sys.stderr.write(f"memable: {line}\n")
         code = 2
     sys.exit(code)

@@ -32,11 +32,12 @@ def named(page: Path) -> str:
 
 
 def shown(language: str) -> list[Any]:
-    """Each block of `language` in each page, as a parameter."""
+    """Each block of `language` in each page, as a parameter; files are run by tests of their own."""
     return [
         pytest.param(code, f"docs/{page.name}", id=f"{page.name}-{number}")
         for page in DOCS
         for number, code in enumerate(blocks(page, language), 1)
+        if not re.match(r"# \w+\.py\n", code)
     ]
 
 

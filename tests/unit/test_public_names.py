@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 
 import pytest
 
 import memable
 from memable import errors, state
 from memable.entering import check_server
+from memable.extras import EXTRA_OF
 
 
 def test_every_public_name_is_there() -> None:
@@ -61,3 +64,11 @@ def test_an_old_server_is_refused_in_one_line(version: str) -> None:
         match=f"^the server at redis://host:6379 is Redis {version}, and memable needs Redis 7.0 or",
     ):
         check_server(f"# Server\r\nredis_version:{version}\r\n", "redis://host:6379")
+
+
+def test_what_brings_a_foreign_package_is_said_rightly() -> None:
+    provided = packages_distributions()
+    for package, extra in EXTRA_OF.items():
+        requirements = [each for each in requires("memable") or () if each.endswith(f"extra == '{extra}'")]
+        brought = {re.split(r"[^\w-]", each)[0] for each in requirements}
+        assert brought & {each.lower().replace("_", "-") for each in provided[package]}, package
