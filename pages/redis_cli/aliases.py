@@ -31,6 +31,7 @@ class Aliases:
     def __init__(self) -> None:
         self._alias: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
+        self._entries: dict[str, list[str]] = {}
         self._began = datetime.now(UTC)
 
     async def read(self, terminal: Terminal, namespace: str) -> None:
@@ -47,10 +48,17 @@ class Aliases:
             self._alias.setdefault(str(created_us), str(_us(OPENING) + number * 1_000_007))
             for name, value in fields.items():
                 if name == "entry":
-                    self._alias.setdefault(value, f"{_us(OPENING) // 1000 + number * 1000}-0")
+                    self._name_entry(key.rpartition("/")[0], value)
                 elif name in _WITH_TOKENS:
                     for token in _TOKEN.findall(value):
                         self._alias.setdefault(token, _token(f"{number} {name}"))
+
+    def _name_entry(self, workflow: str, entry: str) -> None:
+        """By its place in its own stream: an entry of another one may have the same id."""
+        entries = self._entries.setdefault(workflow, [])
+        if entry not in entries:
+            entries.append(entry)
+            self._alias.setdefault(entry, f"{_us(OPENING) // 1000 + len(entries) * 1000}-0")
 
     def real(self, text: str) -> str:
         """A command of the guide as the server understands it."""
