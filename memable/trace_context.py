@@ -6,13 +6,14 @@ import sys
 from typing import Any
 
 
-def span_context() -> Any:
-    """OpenTelemetry's context of the current span, if there is one.
+def opentelemetry() -> Any:
+    """`opentelemetry.trace`, if this process has imported it: one that traces has, and any other pays one lookup."""
+    return sys.modules.get("opentelemetry.trace")
 
-    A process that traces has imported OpenTelemetry; one that has not, pays one lookup.
-    """
-    api: Any = sys.modules.get("opentelemetry.trace")
-    if api is None:
+
+def span_context() -> Any:
+    """OpenTelemetry's context of the current span, if there is one."""
+    if (api := opentelemetry()) is None:
         return None
     context = api.get_current_span().get_span_context()
     return context if context.is_valid else None

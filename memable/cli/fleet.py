@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import time
@@ -43,10 +44,14 @@ def back_off_s(deaths: int) -> float:
 class Fleet:
     """Worker processes that do the same; `run` returns when all have ended, and ends them whatever happens."""
 
-    def __init__(self, arguments: Sequence[str], processes: int, *, is_burst: bool) -> None:
+    def __init__(
+        self, arguments: Sequence[str], processes: int, *, is_burst: bool, metrics_port: int | None = None
+    ) -> None:
+        """`metrics_port` is that of the first process; each further one has the next, unless it is 0."""
         self._arguments = list(arguments)
         self._places = [_Place(number) for number in range(1, processes + 1)]
         self._is_burst = is_burst
+        self._metrics_port = metrics_port
         self._stopping = asyncio.Event()
         self._code = FINE
 
@@ -65,11 +70,16 @@ class Fleet:
             if place.process is not None and place.process.returncode is None:
                 place.process.send_signal(number)
 
+    def _environment(self, place: _Place) -> dict[str, str] | None:
+        if not self._metrics_port:
+            return None
+        return {**os.environ, "MEMABLE_METRICS_PORT": str(self._metrics_port + place.number - 1)}
+
     async def _keep(self, place: _Place, lifeline: Lifeline) -> None:
         is_first = True
         while not self._stopping.is_set():
             began_s = time.monotonic()
-            place.process = lifeline.start_worker(self._arguments)
+            place.process = lifeline.start_worker(self._arguments, environment=self._environment(place))
             _log.info("worker process %d is pid %d", place.number, place.process.pid)
             code = await asyncio.to_thread(place.process.wait)
             if self._stopping.is_set() or (self._is_burst and code == FINE):

@@ -55,7 +55,8 @@ def worker(
     """Run the workflows of MODULE:APP, as 'arq' does with worker_settings(app).
 
     SIGTERM and Ctrl-C: take no more work, let runs end within MEMABLE_SHUTDOWN_GRACE, hand the rest back. A process
-    that dies is replaced, when there is more than one.
+    that dies is replaced, when there is more than one. With MEMABLE_METRICS_PORT the first serves metrics and health
+    there, and each further one at the next port.
     """
     if lifeline is not None:
         hold_on(lifeline)
@@ -69,7 +70,7 @@ def worker(
     os.environ["MEMABLE_REDIS_URL"] = settings.redis_url
     os.environ["MEMABLE_NAMESPACE"] = settings.namespace
     os.environ["MEMABLE_CONCURRENCY"] = str(settings.concurrency)
-    return asyncio.run(_supervise([app, *(["--burst"] if burst else [])], processes, is_burst=burst))
+    return asyncio.run(_supervise([app, *(["--burst"] if burst else [])], processes, settings, is_burst=burst))
 
 
 @click.command(short_help="Run MODULE:APP on a laptop, with a Redis of its own.")
@@ -122,12 +123,12 @@ async def _check(settings: Settings) -> None:
         pass
 
 
-async def _supervise(arguments: list[str], processes: int, *, is_burst: bool) -> int:
+async def _supervise(arguments: list[str], processes: int, settings: Settings, *, is_burst: bool) -> int:
     from memable.cli.fleet import Fleet
     from memable.runtime.logs import set_up_logging
 
-    set_up_logging(load_settings().log_format, logging.INFO)
-    return await Fleet(arguments, processes, is_burst=is_burst).run()
+    set_up_logging(settings.log_format, logging.INFO)
+    return await Fleet(arguments, processes, is_burst=is_burst, metrics_port=settings.metrics_port).run()
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
-from memable.connection import Traffic
 from memable.fleet import Load
 from memable.holding import Claim, Held
-from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome, queued_s
+from memable.runtime.observing import Observer, RunObserver, RunOutcome, StepOutcome, WatchedWorker, queued_s
 
 BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of all histograms."""
@@ -144,33 +143,6 @@ class Sample(NamedTuple):
     value: float | Histogram
 
 
-class WatchedWorker(Protocol):
-    """What is asked of a worker when somebody looks, from another thread."""
-
-    worker: str
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def partitions_led(self) -> int: ...
-
-    @property
-    def is_connected(self) -> bool: ...
-
-    @property
-    def traffic(self) -> Traffic: ...
-
-    @property
-    def trouble(self) -> str | None: ...
-
-    @property
-    def fault(self) -> str | None: ...
-
-
 class _Workflow:
     """What is counted of one workflow; each run has this at hand, and looks nothing up."""
 
@@ -287,7 +259,8 @@ class Metrics(Observer):
         yield Sample(REDIS_ROUND_TRIPS, (), traffic.round_trips)
         yield Sample(REDIS_REFUSALS, (), traffic.refusals)
         yield Sample(REDIS_RECONNECTS, (), max(0, traffic.connects - 1))
-        for load in self.loads:
+        # one that waits for Redis does not know better, and an old number would look like a fresh one
+        for load in self.loads if worker.is_connected else ():
             yield Sample(BACKLOG, (load.workflow,), load.waiting)
             yield Sample(BACKLOG_AGE, (load.workflow,), load.oldest_waiting_s or 0)
             for status, count in load.counts.items():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
+from memable.connection import Traffic
 from memable.holding import Claim, Held
 
 
@@ -87,6 +88,36 @@ class Observer:
 
     def timer_fired(self, workflow: str, late_s: float) -> None:
         """The leader fired a timer, so long after it was due."""
+
+
+class WatchedWorker(Protocol):
+    """What is asked of a worker when somebody looks, from another thread."""
+
+    worker: str
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def partitions_led(self) -> int: ...
+
+    @property
+    def leads_first(self) -> bool: ...
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    @property
+    def traffic(self) -> Traffic: ...
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    @property
+    def fault(self) -> str | None: ...
 
 
 NOBODY = Observer()

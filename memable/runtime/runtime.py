@@ -22,6 +22,7 @@ from memable.entering import enter
 from memable.errors import MemableError, StorageError
 from memable.holding import Held, LeaseLost
 from memable.keys import NEWS, OVER, InstanceKeys, Keys, Partition
+from memable.observability.watch import Watch
 from memable.presence import BEAT_EVERY_S, STALE_MS, Presence, own_version
 from memable.pubsub import Subscription, Subscriptions
 from memable.reading import Reader
@@ -81,6 +82,7 @@ class Runtime:
         self._loops: list[asyncio.Task[None]] = []
         self._leaders: list[Leader] = []
         self._controls: list[Subscription] = []
+        self._watch = Watch(self, settings)
         self._observer: Observer = NOBODY
         self._exits = AsyncExitStack()
 
@@ -125,12 +127,17 @@ class Runtime:
     @property
     def partitions_led(self) -> int:
         """How many partitions this worker leads."""
-        return sum(leader.is_leading for leader in self._leaders)
+        return sum(leader.is_leading for leader in self._leaders) if self.is_connected else 0
 
     @property
     def leads_first(self) -> bool:
         """Whether it leads the first partition, and so is the one that does what one is to do for all."""
         return any(leader.is_leading for leader in self._leaders[:1])
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """Where metrics and health are served, if they are."""
+        return self._watch.url
 
     @property
     def is_connected(self) -> bool:
@@ -153,9 +160,15 @@ class Runtime:
         return list(self._runs)
 
     async def start(self) -> None:
-        """Connect, announce the workflows, begin to take work. `StorageError` if Redis cannot be reached or used."""
+        """Connect, announce the workflows, begin to take work.
+
+        `StorageError` if Redis cannot be reached or used, `SettingsError` if metrics cannot be served where they are to
+        be.
+        """
         install_task_factory(asyncio.get_running_loop())
         async with AsyncExitStack() as exits:
+            exits.push_async_callback(self._watch.close)
+            self._watch.open()
             exits.push_async_callback(self._connection.close)
             await self._connection.start()
             keys = await self._enter(self.settings.partitions)
@@ -164,6 +177,8 @@ class Runtime:
             exits.push_async_callback(self._reader.close)
             exits.callback(self._threads.close)
             resources = await self._enter_lifespan(exits)
+            self._observer = self._watch.observer(workflow.name for workflow in self.app)
+            exits.push_async_callback(self._watch.stop_counting)
             self._leases = LeaseKeeper(self._endpoint, self._store, self.worker, self.settings.lease, self._activity)
             self._leases.start()
             exits.push_async_callback(self._leases.stop)
@@ -205,6 +220,7 @@ class Runtime:
             await asyncio.gather(self._announce(), self._intake.create_groups(), self._listen())
             self._exits = exits.pop_all()
         await self._start_leaders()
+        self._watch.begin_to_count(self._store)
         self._loops = [asyncio.ensure_future(self._intake.run()), asyncio.ensure_future(self._beat())]
         _log.info(
             "worker %s runs %s", self.worker, ", ".join(sorted(workflow.name for workflow in self.app)) or "nothing"
