@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 from memable.current_step import step_in_progress
+from memable.keys import InstanceKeys, split_instance_name
+from memable.trace_context import span_context
 
 LOGGER: Final = "memable"
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_PLACES: Final = ("workflow", "instance_id", "step")
+
+_instance: ContextVar[InstanceKeys | None] = ContextVar("memable_instance", default=None)
+
+
+def enter_instance(keys: InstanceKeys) -> None:
+    """From now on whatever is logged in this context, and in what is started from it, concerns this instance."""
+    _instance.set(keys)
+
+
+def about(name: str) -> dict[str, str]:
+    """The `extra` of a record that concerns the instance `WF/ID`, for who speaks of many."""
+    workflow, instance_id = split_instance_name(name)
+    return {"workflow": workflow, "instance_id": instance_id}
 
 
 class JsonFormatter(logging.Formatter):
-    """`time`, `level`, `logger`, `message`; `workflow`, `instance_id`, `step` where they are known; `error` if any."""
+    """`time`, `level`, `logger`, `message`; where they are known `workflow`, `instance_id`, `step` (its key), `attempt`.
+
+    While a span of OpenTelemetry is current `trace_id` and `span_id`; then what the record was given as `extra`; of an
+    exception `error`, its traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -26,12 +45,22 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if (step := step_in_progress()) is not None:
-            fields |= {"workflow": step.workflow_name, "instance_id": step.instance_id, "step": step.key}
+            fields |= {"workflow": step.workflow_name, "instance_id": step.instance_id}
+            fields |= {"step": step.key, "attempt": step.attempt}
+        elif (keys := _instance.get()) is not None:
+            fields |= {"workflow": keys.workflow, "instance_id": keys.instance_id}
+        if (span := span_context()) is not None:
+            fields |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
         # what the record itself says goes before where it was written
-        fields |= {place: getattr(record, place) for place in _PLACES if hasattr(record, place)}
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _FIXED}
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False, default=repr)
+
+
+_FIXED: Final = frozenset({"time", "level", "logger", "message", "error"})
+_STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "asctime", "taskName"})
+"""What every record has; the rest is what it was given as `extra`."""
 
 
 def formatter(kind: Literal["text", "json"]) -> logging.Formatter:

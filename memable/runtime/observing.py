@@ -17,6 +17,8 @@ from memable.holding import Claim, Held
 class RunOutcome(StrEnum):
     """How a run ended, as its worker saw it."""
 
+    __hash__ = str.__hash__  # Enum's own is Python code, and a worker counts by these
+
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -35,6 +37,8 @@ class RunOutcome(StrEnum):
 
 class StepOutcome(StrEnum):
     """How a step of a run ended that was called, and not handed back from its record."""
+
+    __hash__ = str.__hash__
 
     COMPLETED = "completed"
     FAILED = "failed"

@@ -100,13 +100,14 @@ class StepCaller:
         """
         begin_s = time.monotonic()
         invoke: Invoke = self.invoke if call.timeout_s is None else self._invoke_in_time
-        if call.observer is not None:
-            invoke = _watched(invoke, call.observer)
         while True:
             if (asking := before_attempt()) is not None:
                 await asking
             try:
-                value = await invoke(call, attempt, before_attempt)
+                if call.observer is None:
+                    value = await invoke(call, attempt, before_attempt)
+                else:
+                    value = await _watched(call.observer, invoke, call, attempt, before_attempt)
                 break
             except LeaseLost:
                 raise
@@ -212,19 +213,18 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
-def _watched(invoke: Invoke, observer: RunObserver) -> Invoke:
-    async def invoke_watched(call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
-        begun = observer.attempt_begins(call.key, attempt)
-        begin_s = time.monotonic()
-        try:
-            result = await invoke(call, attempt, before_attempt)
-        except BaseException as error:
-            observer.attempt_ended(begun, time.monotonic() - begin_s, error)
-            raise
-        observer.attempt_ended(begun, time.monotonic() - begin_s, None)
-        return result
-
-    return invoke_watched
+async def _watched(
+    observer: RunObserver, invoke: Invoke, call: StepCall, attempt: int, before_attempt: BeforeAttempt
+) -> Any:
+    begun = observer.attempt_begins(call.key, attempt)
+    begin_s = time.monotonic()
+    try:
+        result = await invoke(call, attempt, before_attempt)
+    except BaseException as error:
+        observer.attempt_ended(begun, time.monotonic() - begin_s, error)
+        raise
+    observer.attempt_ended(begun, time.monotonic() - begin_s, None)
+    return result
 
 
 class _InContext:
