@@ -15,6 +15,7 @@ from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
 from memable.family import living_in
 from memable.keys import BEREFT, InstanceKeys, Partition, split_bereaved
+from memable.runtime.logs import about
 from memable.store import Store, new_token
 
 _log = logging.getLogger("memable.leader")
@@ -68,7 +69,12 @@ class Bereavement:
         try:
             await self._cancel_children(parent, life)
         except ServerRefused as error:
-            _log.error("the children of %s, which is over, cannot be cancelled: %s", parent.name, error)
+            _log.error(
+                "the children of %s, which is over, cannot be cancelled: %s",
+                parent.name,
+                error,
+                extra=about(parent.name),
+            )
         await self._store.console(parent, life, member.decode(), score.decode())
 
     async def _cancel_children(self, parent: InstanceKeys, life: str) -> None:

@@ -28,6 +28,7 @@ from memable.pubsub import Subscription, Subscriptions
 from memable.runtime.bereavement import Bereavement
 from memable.runtime.failing import failure_outcome
 from memable.runtime.intake import named_by
+from memable.runtime.logs import about
 from memable.runtime.observing import NOBODY, Observer
 from memable.runtime.reconciler import Reconciler
 from memable.store import Lead, Store
@@ -158,10 +159,11 @@ class Leader:
         except ServerRefused as error:
             self._complain("the listing cannot be walked", error)
 
-    def _complain(self, what: str, error: Exception) -> None:
+    def _complain(self, what: str, error: Exception, name: str | None = None) -> None:
+        """`name`: of the instance that it concerns."""
         if what not in self._complaints:
             self._complaints.add(what)
-            _log.error("%s: %s", what, error)
+            _log.error("%s: %s", what, error, extra=None if name is None else about(name))
 
     # ── timers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,8 +189,8 @@ class Leader:
             _log.error("removed what is no timer: %r in %s", member, timers)
             await command("ZREM", timers, member)
             return
+        keys = self._partition.of(workflow, instance_id)
         try:
-            keys = self._partition.of(workflow, instance_id)
             if key == DELAY_KEY:
                 answer = await self._store.begin(keys)
             elif key == DEADLINE_KEY:
@@ -198,7 +200,7 @@ class Leader:
             if answer == Answer.DONE:
                 self._observer.timer_fired(workflow, time.monotonic() - due_s)
         except ServerRefused as error:
-            self._complain(f"timer {key!r} of {workflow}/{instance_id} cannot be fired", error)
+            self._complain(f"timer {key!r} of {keys.name} cannot be fired", error, keys.name)
             await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)
 
     async def _expire(self, keys: InstanceKeys) -> Answer:
@@ -209,7 +211,7 @@ class Leader:
         retention_ms, parent = await self._retention_ms(keys.workflow), await self._store.parent_of(keys)
         answer = await self._store.expire(keys, failure, retention_ms, parent=parent)
         if answer == Answer.DONE:
-            _log.warning("%s", failure.message)
+            _log.warning("%s", failure.message, extra=about(keys.name))
             self._observer.expired(keys.workflow)
         return answer
 
@@ -285,10 +287,10 @@ class Leader:
             parent=await self._store.parent_of(keys),
         )
         if answer == Answer.DONE:
-            _log.warning("%s was abandoned by its worker, and is queued again", keys.name)
+            _log.warning("%s was abandoned by its worker, and is queued again", keys.name, extra=about(keys.name))
             self._observer.recovered(workflow, has_failed=False)
         elif answer == Answer.TERMINAL:
-            _log.error("%s", failure.message)
+            _log.error("%s", failure.message, extra=about(keys.name))
             self._observer.recovered(workflow, has_failed=True)
         return answer != Answer.NOT_REACHED
 
@@ -326,7 +328,7 @@ class Leader:
                 return await self._store.unlabel(keys, place, created_us, labels)
             return await self._store.forget(keys)
         except ServerRefused as error:
-            self._complain(f"{workflow}/{instance_id} cannot be forgotten", error)
+            self._complain(f"{keys.name} cannot be forgotten", error, keys.name)
             return False
 
     async def _drop_consumers(self) -> None:

@@ -166,6 +166,7 @@ class LeaseKeeper:
                 "the event loop has been blocked for %.1f s by %s: call what blocks in a sync step",
                 blocked_s,
                 self.blocked_by,
+                extra=_place(self._activity.what),
             )
         return blocked_s > BLOCKED_LIMIT_S
 
@@ -206,6 +207,12 @@ class LeaseKeeper:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:  # the loop is closed
             self._stopped.set()
+
+
+def _place(what: object) -> dict[str, object] | None:
+    if isinstance(what, CurrentStep):
+        return {"workflow": what.workflow_name, "instance_id": what.instance_id, "step": what.key}
+    return None
 
 
 def _describe(what: object) -> str:

@@ -31,7 +31,7 @@ def about(name: str) -> dict[str, str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """`time`, `level`, `logger`, `message`; where they are known `workflow`, `instance_id`, `step` (its key), `attempt`.
+    """`time`, `level`, `logger`, `message`; where known `workflow`, `instance_id`, `step` (its key), `attempt`.
 
     While a span of OpenTelemetry is current `trace_id` and `span_id`; then what the record was given as `extra`; of an
     exception `error`, its traceback.

@@ -17,6 +17,7 @@ from typing import Final
 
 from memable.connection import ScriptConnection, ServerRefused
 from memable.keys import Partition
+from memable.runtime.logs import about
 from memable.state import Status
 from memable.store import Broken, Store
 
@@ -145,7 +146,7 @@ class Reconciler:
             if name in self._told:
                 return
             self._told.add(name)
-        _log.error("%s: %s", name, _SAID[what])
+        _log.error("%s: %s", name, _SAID[what], extra=about(name))
 
 
 def _ids(members: list[bytes]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from memable.reading import Reader
 from memable.runtime.intake import Intake
 from memable.runtime.leader import Leader
 from memable.runtime.lease import LeaseKeeper
+from memable.runtime.logs import enter_instance
 from memable.runtime.observing import NOBODY, Observer, RunObserver, RunOutcome
 from memable.runtime.rest import End
 from memable.runtime.run import Run, Workshop
@@ -370,6 +371,7 @@ class Runtime:
         self._solitude.on_end()
 
     async def _carry(self, workflow: Workflow[Any, Any], keys: InstanceKeys, entry: str) -> None:
+        enter_instance(keys)
         held = Held(keys, entry, new_token())
         observer: RunObserver | None = None
         outcome = RunOutcome.BROKEN
