@@ -78,6 +78,7 @@ _KNOWN = frozenset(
         "said",
         "labels",
         "forked_from",
+        "trace",
         "created_us",
         "started_ms",
         "completed_ms",
