@@ -12,7 +12,6 @@ for an int and comes back as that int; at the top it is a `TypeMismatch`.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -134,7 +133,7 @@ class _Untyped(TypeCodec):
         except TypeError as error:  # an integer of more than 64 bits; or a key that is no str, a lone surrogate
             raw = self._written_slowly(value, subject, error)
         back = from_json(raw)
-        if b"null" in raw and back != value:  # what orjson makes of NaN and the infinities
+        if raw.find(b"null") >= 0 and back != value:  # what orjson makes of NaN and the infinities
             raise self._refusal(value, subject)
         return self._fitting(raw, subject), back
 
@@ -171,14 +170,13 @@ class _Typed(TypeCodec):
         self.tag = type_tag(tp)
         self._adapter = adapter
         self._is_model = isinstance(tp, type) and issubclass(tp, BaseModel)
-        # partial, since a method of our own would cost more than a small value takes;
+        to_json, validate_json = adapter.serializer.to_json, adapter.validator.validate_json
+        # no methods, which would have to look these up, nor partial, which takes its options apart in each call;
         # round_trip leaves out computed fields, which a model that forbids extra fields would not take back
-        self._dump: Callable[[object], bytes] = functools.partial(
-            adapter.serializer.to_json, by_alias=False, round_trip=True, warnings=False
+        self._dump: Callable[[object], bytes] = lambda value: to_json(
+            value, by_alias=False, round_trip=True, warnings=False
         )
-        self._load: Callable[[bytes], Any] = functools.partial(
-            adapter.validator.validate_json, strict=True, by_alias=True, by_name=True
-        )
+        self._load: Callable[[bytes], Any] = lambda raw: validate_json(raw, strict=True, by_alias=True, by_name=True)
         self._schema: dict[str, Any] | None = None
 
     @property
@@ -206,7 +204,7 @@ class _Typed(TypeCodec):
         except Exception as error:  # validators, serialisers and __eq__ are authors' code: anything may come
             raise self._refusal(value, subject, error) from error
         # a model's own config, a float as a key, a Decimal that allows it: an infinity can come back equal
-        if (b"inf" in raw or b"Infinity" in raw) and _INFINITE.search(raw):
+        if raw.find(b"nf") >= 0 and _INFINITE.search(raw):
             _refuse(never_json, value, subject)
         return self._fitting(raw, subject), back
 

@@ -15,7 +15,7 @@ from memable.keys import check_key, check_name
 from memable.missing import MISSING
 from memable.moments import to_epoch_ms
 from memable.retry import INHERIT, Duration, Inherit, RetryPolicy, checked_policy, to_seconds
-from memable.state import StepKind
+from memable.state import STEP, StepKind
 
 if TYPE_CHECKING:
     from memable.errors import ChildFailed
@@ -35,6 +35,9 @@ class StepOptions(NamedTuple):
     retry: RetryPolicy | None | Inherit
     returns: Any
     upgrade: Callable[[Any], Any] | None
+
+
+_NOTHING_SAID = StepOptions(None, INHERIT, None, None)
 
 
 class DurableRun(Protocol):
@@ -195,8 +198,8 @@ class Context:
         used for another kind of call; `TooManyRecords`; `InvalidKey`.
         """
         check_key("step", key)
-        options = _options(f"step {key!r}", fn, timeout, retry, returns, upgrade)
-        return self._call(StepKind.STEP, key, self._run.step(key, fn, args, options))
+        options = _options("step", key, fn, timeout, retry, returns, upgrade)
+        return DurableCall(STEP, key, self._run.step(key, fn, args, options), self._run)
 
     @overload
     def map(
@@ -322,7 +325,7 @@ class Context:
             raise ValueError(f"map {key!r} needs a concurrency of at least 1, or None for all at once: {concurrency}")
         listed = list(items)
         check_key("map", f"{key}[{max(0, len(listed) - 1)}]")
-        options = _options(f"map {key!r}", fn, timeout, retry, returns, upgrade)
+        options = _options("map", key, fn, timeout, retry, returns, upgrade)
         coroutine = self._run.map(key, listed, fn, concurrency, options, fail_fast=fail_fast)
         run = self._run
         return DurableCall(StepKind.STEP, key, coroutine, run, on_loss=lambda: run.lose_map(key))
@@ -570,6 +573,7 @@ class Context:
 
 def _options(
     what: str,
+    key: str,
     fn: object,
     timeout: Duration | None,
     retry: RetryPolicy | None | Inherit,
@@ -577,11 +581,15 @@ def _options(
     upgrade: Any,
 ) -> StepOptions:
     if not callable(fn):
-        raise TypeError(f"{what}: {fn!r} is not callable: pass the function and its arguments, not its result")
+        raise TypeError(f"{what} {key!r}: {fn!r} is not callable: pass the function and its arguments, not its result")
+    if timeout is None and retry is INHERIT and returns is None and upgrade is None:
+        return _NOTHING_SAID
     if upgrade is not None and (not callable(upgrade) or inspect.iscoroutinefunction(upgrade)):
-        raise TypeError(f"{what}: upgrade={upgrade!r} must be a plain function from an old value to a new one")
-    timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of {what}")
-    return StepOptions(timeout_s, checked_policy(retry, f"the retry of {what}"), returns, upgrade)
+        raise TypeError(f"{what} {key!r}: upgrade={upgrade!r} must be a plain function from an old value to a new one")
+    timeout_s = None if timeout is None else to_seconds(timeout, f"the timeout of {what} {key!r}")
+    if retry is not INHERIT:
+        checked_policy(retry, f"the retry of {what} {key!r}")
+    return StepOptions(timeout_s, retry, returns, upgrade)
 
 
 def _close_all(calls: Any) -> None:

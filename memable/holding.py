@@ -44,13 +44,14 @@ class Held:
     turn: int = 0
     """The number of its last numbered call: `set_status`, or what changes points. Of each kind one is on its way."""
 
-    def learn(self, keys: Collection[str], older: tuple[str, ...] = ()) -> None:
+    def learn(self, keys: Sequence[str], older: tuple[str, ...] = ()) -> None:
         """Redis has shown the records of `keys`, and those of `older` were there when the first of these was written.
 
         What was learned meanwhile stays: the answer may come from a Redis that has lost it.
         """
-        stays = [key for key in self.known if key not in older and key not in keys]
-        self.known = (*stays, *keys)[-_KNOWN_AT_MOST:]
+        if self.known is not older:
+            keys = (*(key for key in self.known if key not in older and key not in keys), *keys)
+        self.known = tuple(keys[-_KNOWN_AT_MOST:])
 
     def next_turn(self) -> int:
         self.turn += 1

@@ -40,6 +40,7 @@ _OPEN = OPEN_PREFIX.encode()
 _RESULT, _ERROR = b',"result":', b',"error":'
 _SUSPENDED, _RETRYING = b'{"state":"suspended"', b'{"state":"retrying"'
 _ENDED = (b'{"state":"completed"', b'{"state":"failed"')
+_COMPLETED = StepState.COMPLETED  # an enum's member takes longer to find than all that is done with it here
 
 RECORDED_ERRORS: dict[str, type[MemableError]] = {
     each.__name__: each
@@ -70,7 +71,8 @@ class Draft(NamedTuple):
 
     @classmethod
     def completed(cls, kind: StepKind, tag: str, result: bytes, attempts: int = 1, item: str = "") -> Self:
-        return cls(_head(StepState.COMPLETED, kind, tag, attempts) + _item(item), _RESULT + result + b"}")
+        head = _head(_COMPLETED, kind, tag, attempts)
+        return cls(head + _item(item) if item else head, _RESULT + result + b"}")
 
     @classmethod
     def failed(cls, kind: StepKind, error: MemableError, attempts: int, item: str = "") -> Self:

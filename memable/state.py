@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 
 class Status(StrEnum):
@@ -106,6 +106,10 @@ class StepKind(StrEnum):
     MESSAGE = "message"
     CHILD = "child"
     CHOICE = "choice"
+
+
+STEP: Final = StepKind.STEP
+"""The kind that is asked for with each step: an enum's member takes as long to find as a function to call."""
 
 
 class StepState(StrEnum):

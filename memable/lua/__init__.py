@@ -65,11 +65,8 @@ class Script:
     sha: str
     bind: Callable[..., list[Argument]]
     """Named keys and arguments, brought into the order that the script takes."""
-
-    @property
-    def key_count(self) -> int:
-        """How many keys come first; a script that takes any number of them is called with its own count."""
-        return len(self.keys)
+    key_count: int
+    """How many keys come first; a script that takes any number of them is called with its own count."""
 
 
 def _header(text: str) -> dict[str, list[str]]:
@@ -157,14 +154,16 @@ def load(name: str) -> Script:
 
 
 class _Later:
-    """Stands for a script until it is used for the first time, then has all that the script has."""
+    """Stands for a script until it is used for the first time, and is that script from then on."""
 
     def __init__(self, name: str) -> None:
         self._of = name
 
     def __getattr__(self, attribute: str) -> Any:
         script = load(self._of)
-        vars(self).update(vars(script), key_count=script.key_count)
+        vars(self).update(vars(script))
+        # without it each attribute of each call would first ask whether this method has to be
+        self.__class__ = Script  # type: ignore[assignment]
         return getattr(script, attribute)
 
 
@@ -202,6 +201,7 @@ def assemble(name: str, body: str) -> Script:
         source=source,
         sha=sha1(source.encode(), usedforsecurity=False).hexdigest(),
         bind=_binder(name, (*keys, *arguments)),
+        key_count=len(keys),
     )
 
 

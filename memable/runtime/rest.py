@@ -243,7 +243,7 @@ class Rest:
         """A durable call has ended."""
         self._in_flight -= 1
         self._last_event_s = time.monotonic()
-        if not self._in_flight:
+        if self._landed is not None and not self._in_flight:
             self.let_go()
         self.changed()
 

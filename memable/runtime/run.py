@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from memable.children_call import ChildrenCall
 from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain
 from memable.context import Context, StepOptions
-from memable.current_step import step_in_progress
+from memable.current_step import CurrentStep, step_in_progress
 from memable.definitions import Definitions
 from memable.durable_call import DurableCall
 from memable.errors import (
@@ -126,6 +127,7 @@ class Run:
         self._next_life: NextLife | None = None
         self._read: list[str] = []
         self._outside = copy_context()
+        self._confirm_lease = partial(workshop.confirm_lease, held)
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
         # else each run would be a cycle, left to the garbage collector; whoever calls them has the run
@@ -181,7 +183,8 @@ class Run:
         options: StepOptions,
         item: str = "",
     ) -> Any:
-        await self._admit("step", key)
+        if not self._admits("step", key):
+            await self._admit("step", key)
         codec = self._workshop.codec
         result = codec.returned_by(fn) if options.returns is None else codec.of(options.returns)
         record = self._find("step", key)
@@ -195,9 +198,7 @@ class Run:
             if not record.is_retrying:
                 return self._hand_back("step", key, record, StepKind.STEP, result, options.upgrade)
         call = StepCall(
-            key,
-            self.name,
-            self._claim.life,
+            CurrentStep(key, 1, self.workflow_name, self.instance_id, self._claim.life),
             fn,
             args,
             result,
@@ -340,10 +341,19 @@ class Run:
         finally:
             race.let_go()
 
-    async def _admit(self, what: str, key: str) -> None:
-        """Let a durable call begin, or refuse it."""
+    def _admits(self, what: str, key: str) -> bool:
+        """Let a durable call begin, if that is sure at once; or refuse it."""
         if current_tasks() is not self._tasks:
             self._refuse_stranger(f"{what} {key!r}", key)
+        if self.rest.is_parking or key in self._recordings or self.over is not None or self._next_life is not None:
+            return False
+        self._use(what, key)
+        return True
+
+    async def _admit(self, what: str, key: str) -> None:
+        """Let a durable call begin, or refuse it."""
+        if self._admits(what, key):
+            return
         if self.rest.is_parking:
             await self.rest.parking_over()
         # after the last wait: several calls may have waited with one key
@@ -352,15 +362,18 @@ class Run:
             self._refusals = min(self._refusals + 1, _MOST_REFUSALS)
             await asyncio.sleep((2**self._refusals - 2) * _REFUSAL_S)
             raise self._refusal(f"{what} {key!r}")
-        if key in self._used or key in self._races.lost:
-            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
-        self._used.add(key)
+        self._use(what, key)
         if (recording := self._recordings.get(key)) is not None:
             try:
                 await asyncio.shield(recording)
             except asyncio.CancelledError:
                 self._used.discard(key)  # the author gave up on it, and may call it again
                 raise
+
+    def _use(self, what: str, key: str) -> None:
+        if key in self._used or key in self._races.lost:
+            raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
+        self._used.add(key)
 
     def _refusal(self, what: str) -> RunOver:
         why = "it goes on in its next life" if self.over is None else self.over.value
@@ -494,9 +507,6 @@ class Run:
             return End.LOST
         _log.warning("%s: Redis has lost what this run had recorded; the instance goes on from what is left", self.name)
         return End.HANDED_BACK
-
-    def _confirm_lease(self) -> Awaitable[None] | None:
-        return self._workshop.confirm_lease(self.held)
 
     # ── the end of a life ────────────────────────────────────────────────────────────────────────────────────────
 

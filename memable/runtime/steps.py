@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from types import CoroutineType, GeneratorType, coroutine
 from typing import Any, NamedTuple
 
 from memable.codec import TypeCodec
@@ -28,7 +29,7 @@ from memable.retry import RetryPolicy
 from memable.runtime.observing import RunObserver
 from memable.runtime.tasks import Activity, EscapedExit, is_being_cancelled, leave_run
 from memable.runtime.threads import StepThreads
-from memable.state import StepKind
+from memable.state import STEP
 
 BeforeAttempt = Callable[[], Awaitable[None] | None]
 """Asks whether the run still holds its instance; nothing to await if that is sure. `LeaseLost` if it does not."""
@@ -37,10 +38,8 @@ BeforeAttempt = Callable[[], Awaitable[None] | None]
 class StepCall(NamedTuple):
     """What is to be called, and how."""
 
-    key: str
-    instance: str
-    """`WF/ID`, for messages."""
-    life: str
+    first: CurrentStep
+    """Its first attempt."""
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     codec: TypeCodec
@@ -50,6 +49,15 @@ class StepCall(NamedTuple):
     """The digest of what `ctx.map` calls it with."""
     observer: RunObserver | None = None
     """Is told of each attempt."""
+
+    @property
+    def key(self) -> str:
+        return self.first.key
+
+    @property
+    def instance(self) -> str:
+        """`WF/ID`."""
+        return f"{self.first.workflow_name}/{self.first.instance_id}"
 
     @property
     def subject(self) -> str:
@@ -121,16 +129,16 @@ class StepCaller:
                     failure = self._failure(call, error, attempt)
                     if delay_s is not None:
                         return Failed(failure, attempt, delay_s, begin_s, time.monotonic())
-                    draft = Draft.failed(StepKind.STEP, failure, attempt, call.item)
+                    draft = Draft.failed(STEP, failure, attempt, call.item)
                     return StepEnd(draft, _elapsed_ms(begin_s), failure=failure)
             await asyncio.sleep(delay_s)
             attempt += 1
         try:
-            raw, value = call.codec.roundtrip(value, f"the result of step {call.key!r} of {call.instance}")
+            raw, value = call.codec.roundtrip(value, f"the result of step {call.first.key!r} of {call.instance}")
         except (SerializationError, PayloadTooLarge, TypeMismatch) as error:
             # never retried: the effect has happened
-            return StepEnd(Draft.failed(StepKind.STEP, error, attempt, call.item), _elapsed_ms(begin_s), failure=error)
-        draft = Draft.completed(StepKind.STEP, call.codec.tag, raw, attempt, call.item)
+            return StepEnd(Draft.failed(STEP, error, attempt, call.item), _elapsed_ms(begin_s), failure=error)
+        draft = Draft.completed(STEP, call.codec.tag, raw, attempt, call.item)
         return StepEnd(draft, _elapsed_ms(begin_s), value)
 
     async def _invoke_in_time(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
@@ -150,18 +158,21 @@ class StepCaller:
                 error_message=f"no result within {call.timeout_s:g} s",
             ) from error
 
-    async def invoke(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Any:
-        """One attempt: what the function returns, or raises."""
-        workflow, _, instance_id = call.instance.partition("/")
-        current = CurrentStep(call.key, attempt, workflow, instance_id, call.life)
+    def invoke(self, call: StepCall, attempt: int, before_attempt: BeforeAttempt) -> Awaitable[Any]:
+        """One attempt: what the function returns, or raises, here or when it is awaited."""
+        current = call.first if attempt == 1 else call.first._replace(attempt=attempt)
         context = copy_context()
-        context.run(_enter, current)
-        if _is_async(call.fn):
-            result = context.run(call.fn, *call.args)
-        else:
-            result = await self.threads.run(context, call.fn, call.args, before_attempt)
+        if not _is_async(call.fn):
+            return self._invoke_in_thread(call, current, context, before_attempt)
+        result = context.run(_begin, current, call.fn, call.args)
+        return _in_context(context, self.activity, current, result)
+
+    async def _invoke_in_thread(
+        self, call: StepCall, current: CurrentStep, context: Context, before_attempt: BeforeAttempt
+    ) -> Any:
+        result = await self.threads.run(context, _begin, (current, call.fn, call.args), before_attempt)
         if inspect.isawaitable(result):
-            return await _InContext(result, context, self.activity, current)
+            return await _in_context(context, self.activity, current, result)
         return result
 
     @staticmethod
@@ -190,9 +201,11 @@ class StepCaller:
         return failure
 
 
-def _enter(step: CurrentStep) -> None:
+def _begin(step: CurrentStep, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call `fn` as what `step` is, in a context of its own."""
     leave_run()
     enter_step(step)
+    return fn(*args)
 
 
 def _elapsed_ms(begin_s: float) -> float:
@@ -227,34 +240,33 @@ async def _watched(
     return result
 
 
-class _InContext:
-    """Awaits something in a context of its own, without the price of a task."""
+_DRIVEN = (CoroutineType, GeneratorType)
+"""Awaitables that are their own iterators."""
 
-    __slots__ = ("_activity", "_awaitable", "_context", "_current")
 
-    def __init__(self, awaitable: Awaitable[Any], context: Context, activity: Activity, current: CurrentStep) -> None:
-        self._awaitable, self._context = awaitable, context
-        self._activity, self._current = activity, current
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        run, activity, current = self._context.run, self._activity, self._current
-        generator: Any = self._context.run(self._awaitable.__await__)
-        resume, value = generator.send, None
-        try:
-            while True:
-                activity.what = current
-                try:
-                    waits_for = run(resume, value)
-                except StopIteration as stop:
-                    return stop.value
-                except GeneratorExit as exit:  # not ours: nobody closes this
-                    raise EscapedExit from exit
-                try:
-                    resume, value = generator.send, (yield waits_for)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    resume, value = generator.throw, error
-        finally:
-            if hasattr(generator, "close"):
-                run(generator.close)
+@coroutine
+def _in_context(
+    context: Context, activity: Activity, current: CurrentStep, awaitable: Awaitable[Any]
+) -> Generator[Any, Any, Any]:
+    """Awaits something in a context of its own, in the task that is there: what never waits costs no turn."""
+    run = context.run
+    generator: Any = awaitable if isinstance(awaitable, _DRIVEN) else run(awaitable.__await__)
+    resume, value = generator.send, None
+    try:
+        while True:
+            activity.what = current
+            try:
+                waits_for = run(resume, value)
+            except StopIteration as stop:
+                return stop.value
+            except GeneratorExit as exit:  # not ours: nobody closes this
+                raise EscapedExit from exit
+            try:
+                resume, value = generator.send, (yield waits_for)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                resume, value = generator.throw, error
+    finally:
+        if hasattr(generator, "close"):
+            run(generator.close)

@@ -99,40 +99,56 @@ class ForRuns(StoreBase):
 
     async def record(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
         """Write a step's record once; the record that is there already, else nothing. `LeaseLost`."""
-        known = held.known
-        recorded = self.connection.call(_RECORD, _RECORD.bind(**self._recording(held, key, draft, elapsed_ms)))
-        return self._recorded(held, key, known, await recorded)
+        keys, known = held.keys, held.known
+        recorded = await self.connection.call(
+            _RECORD,
+            _RECORD.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                lease=held.lease,
+                known="\n".join(known),
+                key=key,
+                head=draft.head,
+                tail=draft.tail,
+                elapsed_ms=int(elapsed_ms),
+            ),
+        )
+        return self._recorded(held, key, known, recorded)
 
     async def settle(self, held: Held, key: str, draft: Draft, elapsed_ms: float) -> bytes | None:
         """As `record`, for a step that has waited for an attempt: it took as long as since the first one."""
         keys, known = held.keys, held.known
-        recording = self._recording(held, key, draft, elapsed_ms)
-        settled = self.connection.call(_SETTLE, _SETTLE.bind(timers=keys.timers, name=keys.name, **recording))
-        return self._recorded(held, key, known, await settled)
-
-    @staticmethod
-    def _recording(held: Held, key: str, draft: Draft, elapsed_ms: float) -> dict[str, Any]:
-        return {
-            "instance": held.keys.instance,
-            "steps": held.keys.steps,
-            "lease": held.lease,
-            "known": "\n".join(held.known),
-            "key": key,
-            "head": draft.head,
-            "tail": draft.tail,
-            "elapsed_ms": int(elapsed_ms),
-        }
+        settled = await self.connection.call(
+            _SETTLE,
+            _SETTLE.bind(
+                instance=keys.instance,
+                steps=keys.steps,
+                timers=keys.timers,
+                name=keys.name,
+                lease=held.lease,
+                known="\n".join(known),
+                key=key,
+                head=draft.head,
+                tail=draft.tail,
+                elapsed_ms=int(elapsed_ms),
+            ),
+        )
+        return self._recorded(held, key, known, settled)
 
     @staticmethod
     def _recorded(held: Held, key: str, known: tuple[str, ...], reply: list[Any]) -> bytes | None:
-        answer, *there = reply
+        answer = reply[0]
+        if answer == Answer.DONE:
+            held.learn((key,), known)
+            return None
         if answer < 0:
             raise refuse(answer, held.keys)
+        there: bytes = reply[1]
         # an open point may be withdrawn, and that is no loss of history
-        if not there or not Record(there[0]).is_open:
-            # one that was there already may be older than what is known
-            held.learn((key,), () if there else known)
-        return there[0] if there else None
+        if not Record(there).is_open:
+            # it may be older than what is known
+            held.learn((key,))
+        return there
 
     async def choose(self, held: Held, key: str, members: Sequence[Member], chosen: str, elapsed_ms: float) -> bytes:
         """Record that the member whose key is `chosen` came first, unless another did. The choice. `LeaseLost`."""
