@@ -1,10 +1,10 @@
 """The batching connection: all scripts of a process over one connection, the calls of one loop turn in one write.
 
-`call` and `command` put a packed command in line and hand back a future. While nothing is on its way a call leaves at
-once; else all that is in line leaves in one write at the end of the loop turn, whatever is still unanswered. A reply
-reaches its future in the turn in which it arrives. One task connects again when the connection is lost: the unanswered
-calls are then sent again, in order. A lost reply does not say whether the call was carried out, so every call must be
-one that may be carried out twice; all scripts of memable are.
+`call` and `command` put a packed command in line and hand back a future; at the end of the loop turn everything in line
+leaves in one write, whatever is still unanswered. A reply reaches its future in the turn in which it arrives. One task
+connects again when the connection is lost: the unanswered calls are then sent again, in order. A lost reply does not
+say whether the call was carried out, so every call must be one that may be carried out twice; all scripts of memable
+are.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ScriptConnection:
         future: asyncio.Future[Any] = loop.create_future()
         expires_s = math.inf if self._give_up_after_s is None else loop.time() + self._give_up_after_s
         self._waiting.append(Call(words, pack(words), script, future, expires_s))
-        if not self._in_flight or len(self._waiting) >= _EAGER_CALLS:
+        if len(self._waiting) >= _EAGER_CALLS:
             self._flush()
         else:
             self._flush_soon()
@@ -192,9 +192,8 @@ class ScriptConnection:
                 self._recovered()
             if self._waiting and not self._flush_is_due:
                 self._flush()
-            if in_flight or len(replies) > 1:
-                # in line behind the callers that go on now: what they ask for next leaves in their turn
-                self._flush_soon()
+            # in line behind the callers that go on now: what they ask for next leaves in their turn
+            self._flush_soon()
         if self._drained is not None:
             self._tell_if_drained()
 

@@ -189,12 +189,7 @@ class Run:
         result = codec.returned_by(fn) if options.returns is None else codec.of(options.returns)
         record = self._find("step", key)
         if record is not None:
-            if item and record.item not in ("", item):
-                raise StepConflict(
-                    f"step {key!r} of {self.name} was recorded for another item: ctx.map must be given the same items "
-                    f"in the same order on every replay, so take them from the input or a step, or choose a new key",
-                    key,
-                )
+            self._check_item(key, item, record)
             if not record.is_retrying:
                 return self._hand_back("step", key, record, StepKind.STEP, result, options.upgrade)
         call = StepCall(
@@ -238,6 +233,14 @@ class Run:
             self._failures.append((end.failure, key))
             raise end.failure
         return end.value
+
+    def _check_item(self, key: str, item: str, record: Record) -> None:
+        if item and record.item not in ("", item):
+            raise StepConflict(
+                f"step {key!r} of {self.name} was recorded for another item: ctx.map must be given the same items in "
+                f"the same order on every replay, so take them from the input or a step, or choose a new key",
+                key,
+            )
 
     async def map(
         self,
