@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.util._once import Once
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -23,6 +25,9 @@ async def run_example(
     code: str, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Await the example's `main`: it prints what the comment behind each `print` says, up to a `…` there."""
+    # an example may set the process's provider of tracers, which cannot be taken back otherwise
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     module = ModuleType("shown_example")
     # a module of that name: annotations are looked up where a function was defined
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from memable.errors import StorageError
@@ -78,11 +77,16 @@ class Watch:
             self._counting = asyncio.ensure_future(self._count(self._metrics, store))
 
     async def _count(self, metrics: Metrics, store: Store) -> None:
+        has_complained = False
         while True:
             found: Sequence[Load] = ()
             if self._worker.leads_first:
-                with suppress(StorageError):
+                try:
                     found = await loads(store)
+                except StorageError as error:  # refused: a connection of a worker waits out whatever else there is
+                    if not has_complained:
+                        _log.warning("what waits in Redis cannot be counted: %s", error)
+                    has_complained = True
             metrics.loads = found if self._worker.leads_first else ()
             await asyncio.sleep(_COUNT_EVERY_S)
 

@@ -18,11 +18,15 @@ from chaos.course import Plan
 from chaos.evidence import Evidence, Left
 from chaos.history import History
 from memable import App, Context, StorageError
+from memable.observability import tracing
+from memable.observability.__main__ import main as print_metrics
+from memable.observability.metrics import NAMES
 from memable.runtime.lease import RENEWALS_PER_LEASE
 from memable.settings import PREFIX, Settings
 from tests.configured_server import server_with
 from tests.markdown import DOCS, README, ROOT, blocks, run_example
 
+OBSERVABILITY = ROOT / "docs" / "observability.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 REDIS_CONF = ROOT / "deploy" / "redis.conf"
 
@@ -231,3 +235,20 @@ async def test_a_full_server_with_these_settings_refuses_and_keeps_what_it_has(d
             admin.config_set("maxmemory", 0)
             assert not (await client.invoke(order, id="1")).created
             assert (await client.invoke(order, id="2")).created
+
+
+# ── docs/observability.md ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_table_of_metrics_is_the_one_that_the_code_has(capsys: pytest.CaptureFixture[str]) -> None:
+    print_metrics()
+    table = capsys.readouterr().out
+    text = OBSERVABILITY.read_text("utf-8")
+    assert table in text, "python -m memable.observability prints it"
+    samples = {name.removesuffix(end) for name in re.findall(r"\bmemable_\w+", text) for end in ("_bucket", "")}
+    assert {name for name in samples if not name.endswith("_bucket")} == NAMES
+
+
+def test_the_attributes_of_spans_are_those_that_are_said() -> None:
+    said = set(re.findall(r"`(memable\.\w+)`", OBSERVABILITY.read_text("utf-8").partition("| attribute |")[2]))
+    assert said == set(re.findall(r'"(memable\.\w+)"', Path(tracing.__file__).read_text("utf-8")))
