@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -560,12 +560,12 @@ class Client:
         keys = self._find(workflow, id)
         return await self._online().reader.steps(keys)
 
-    def subscribe(self, workflow: AnyWorkflow, id: str) -> AsyncIterator[WorkflowState]:
+    def subscribe(self, workflow: AnyWorkflow, id: str) -> AsyncGenerator[WorkflowState]:
         """The instance's state now, then each later one in order, ending with the terminal one.
 
         Nothing ever goes back. Of states that come faster than they are read, or while Redis cannot be reached, some
-        may be left out, but never the last. `InstanceNotFound` if there is none, or none any more; `InvalidKey`,
-        `StorageError`, `NotStarted`.
+        may be left out, but never the last. Close it when you leave it before its end (`contextlib.aclosing`).
+        `InstanceNotFound` if there is none, or none any more; `InvalidKey`, `StorageError`, `NotStarted`.
 
         >>> async def follow(client: Client) -> None:
         ...     async for state in client.subscribe("order", "order-42"):
@@ -575,7 +575,7 @@ class Client:
 
     # ── what the methods above share ─────────────────────────────────────────────────────────────────────────────
 
-    async def _states(self, keys: InstanceKeys) -> AsyncIterator[WorkflowState]:
+    async def _states(self, keys: InstanceKeys) -> AsyncGenerator[WorkflowState]:
         async with aclosing(self._online().watcher.follow(keys)) as states:
             async for seen in states:
                 yield seen.state

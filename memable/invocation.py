@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from memable.codec import UNTYPED
@@ -82,7 +82,7 @@ class Invocation(Generic[O_co]):
         online = self._client._online()
         return await online.watcher.first(online.store.keys.of(self.workflow_name, self.instance_id), aim, timeout_s)
 
-    def states(self) -> AsyncIterator[WorkflowState]:
+    def states(self) -> AsyncGenerator[WorkflowState]:
         """As `Client.subscribe`."""
         return self._client.subscribe(self.workflow_name, self.instance_id)
 

@@ -115,6 +115,7 @@ def test_the_index_names_every_page_and_every_example() -> None:
     index = ROOT / "docs" / "README.md"
     named = set(re.findall(r"^\| \[.+?\]\((.+?)\)", index.read_text("utf-8"), re.MULTILINE))
     examples = {f"../examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
+    examples |= {f"../{file.relative_to(ROOT)}" for file in (ROOT / "examples").glob("*/README.md")}
     assert named == {page.name for page in DOCS if page != index} | examples
 
 
