@@ -8,6 +8,9 @@ REDIS8_READY := .venv-redis8/ready
 CLIENT_TESTS := $(patsubst %,tests/integration/test_%.py,client connection endpoint listing pubsub watching)
 # processes that the tests run in: most of their time is spent waiting for a server
 JOBS ?= 4
+# what is in the image, in the versions that were tested
+LIKE_CI := --no-annotate --constraint constraints.txt
+IMAGE_EXTRAS := --extra worker --extra metrics --extra otel
 # for how long faults come in `make chaos`
 SECONDS ?= 120
 
@@ -64,6 +67,9 @@ lock: ## pin the newest versions that pyproject.toml allows into constraints*.tx
 	build/lock/bin/pip install --quiet uv
 	$(call compile,constraints.txt,--extra dev pyproject.toml)
 	$(call compile,constraints-redis8.txt,--extra embedded --group redis8 pyproject.toml)
+	$(call compile,deploy/requirements.txt,$(LIKE_CI) $(IMAGE_EXTRAS) pyproject.toml deploy/requirements.in)
+	echo hatchling > build/lock/build.in
+	$(call compile,deploy/requirements-build.txt,$(LIKE_CI) build/lock/build.in)
 
 # the comment at the top of the file $(1), and then what uv makes of $(2)
 define compile
