@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import shutil
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -217,6 +218,28 @@ async def test_what_was_acknowledged_outlives_the_kill_of_a_server_with_these_se
         async with memable.connect(url, app=app) as client:
             page = await client.list_instances(order)
     assert len(page.items) == 20
+
+
+async def test_a_backup_is_restored_as_the_page_says(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    app = App()
+
+    @app.workflow("order")
+    async def order(ctx: Context) -> None: ...
+
+    with server_with(REDIS_CONF, directory) as admin:
+        async with memable.connect(f"unix://{directory / 's'}", app=app) as client:
+            await client.invoke(order, id="1")
+        admin.save()  # as `redis-cli --rdb` has it
+    restored = tmp_path_factory.mktemp("r")
+    shutil.copy(directory / "dump.rdb", restored)
+    with server_with(REDIS_CONF, restored, "--appendonly", "no") as admin:
+        admin.config_set("appendonly", "yes")
+        info = {"aof_rewrite_in_progress": 1}
+        while info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]:
+            info = admin.info("persistence")
+    with server_with(REDIS_CONF, restored):
+        async with memable.connect(f"unix://{restored / 's'}", app=app) as client:
+            assert not (await client.invoke(order, id="1")).created
 
 
 async def test_a_full_server_with_these_settings_refuses_and_keeps_what_it_has(directory: Path) -> None:
