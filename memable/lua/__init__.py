@@ -5,6 +5,7 @@ cannot drift.
 
 ```lua
 -- record: write a step's record once, if this run still holds the instance.
+-- MOVES  running -> suspended | queued         from which status to which, if it moves one
 -- USES  time, points                          snippets of lib/, in order
 -- KEYS  instance  hash  lease, recoveries     one line a key: name, type, what of it is touched
 -- ARGV  lease, key, record, withdrawn...      names of arguments; the last may take the rest
@@ -22,9 +23,11 @@ from enum import IntEnum
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from itertools import product
 from typing import Any, cast
 
 from memable.keys import BEREFT, DEADLINE_KEY, DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
+from memable.state import Status
 
 
 class Answer(IntEnum):
@@ -55,6 +58,11 @@ class Script:
 
     name: str
     promise: str
+    moves: frozenset[tuple[str, str]]
+    """From which status to which it may move an instance: its own, and by further lines a parent or children.
+
+    `new` is before the first status, `gone` after the last.
+    """
     keys: tuple[str, ...]
     """Names of its keys; the last may end with `...`."""
     arguments: tuple[str, ...]
@@ -77,6 +85,18 @@ def _header(text: str) -> dict[str, list[str]]:
         word, _, rest = line[3:].partition(" ")
         lines.setdefault(word, []).append(rest.strip())
     return lines
+
+
+def _moves(line: str) -> Iterable[tuple[str, str]]:
+    sources, _, rest = line.partition(" -> ")
+    targets, _, _ = rest.partition("  ")
+    for each in (sources, targets):
+        if not set(each.split(" | ")) <= _PLACES:
+            raise ValueError(f"{line!r} names something else than statuses")
+    return product(sources.split(" | "), targets.split(" | "))
+
+
+_PLACES = {"new", *Status, "gone"}
 
 
 def _locals(table: str, names: Sequence[str]) -> Iterable[str]:
@@ -194,6 +214,7 @@ def assemble(name: str, body: str) -> Script:
     return Script(
         name=name,
         promise=promise,
+        moves=frozenset(move for line in header.get("MOVES", []) for move in _moves(line)),
         keys=keys,
         arguments=arguments,
         returns=returns,

@@ -13,8 +13,8 @@ Made from the headers by `python -m memable.lua`; a test compares. One script is
 done. A caller whose connection broke does not know whether its script ran, so it runs it again: each script recognises
 that, and gives the answer that it gave, or would have given, the first time.
 
-| script | promise | answers | how a retry is recognised, and what it gets |
-|---|---|---|---|
+| script | promise | moves | answers | how a retry is recognised, and what it gets |
+|---|---|---|---|---|
 """
 
 
@@ -22,8 +22,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "·")
 
 
+def _moves(script: Script) -> str:
+    """To each status, from where."""
+    targets = sorted({target for _, target in script.moves})
+    return ", ".join(
+        f"{' | '.join(sorted(source for source, to in script.moves if to == target))} → {target}" for target in targets
+    )
+
+
 def _row(script: Script) -> str:
-    cells = (f"`{script.name}`", script.promise, script.returns, script.retry)
+    cells = (f"`{script.name}`", script.promise, _moves(script), script.returns, script.retry)
     return f"| {' | '.join(_cell(cell) for cell in cells)} |\n"
 
 

@@ -1,4 +1,5 @@
 -- bury: tell a parent that a child of it whose hash is lost has failed: it would wait for it for ever.
+-- MOVES  suspended -> queued  the parent
 -- USES  time, state, status, timers, lines, points, children, family
 -- KEYS  child      hash  is not there
 -- KEYS  timers     zset  of the parent's

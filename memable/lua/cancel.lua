@@ -1,4 +1,6 @@
 -- cancel: end an instance at once, wherever it is.
+-- MOVES  queued | running | suspended -> cancelled
+-- MOVES  suspended -> queued  its parent
 -- USES  time, state, status, timers, lines, points, children, family, terminal, tokens
 -- KEYS  instance   hash    status, message, cancelled_by
 -- KEYS  steps      hash    open points are withdrawn

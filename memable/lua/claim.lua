@@ -1,4 +1,5 @@
 -- claim: take a delivered instance for one run, and read all that the run needs.
+-- MOVES  queued -> running
 -- USES  time, state
 -- KEYS  instance  hash    status, lease, worker, control, attempt, started_ms
 -- KEYS  steps     hash    read whole

@@ -1,4 +1,5 @@
 -- continue_as: end a life of an instance and begin the next, queued, with an empty journal.
+-- MOVES  running -> queued
 -- USES  time, state, timers, lines, points, children, inbox, seen, bequest, knowledge, deadline
 -- KEYS  instance  hash    life, input; first_input and invoked_by keep those of the first life; what is of one life goes
 -- KEYS  steps     hash    goes

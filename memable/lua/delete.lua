@@ -1,4 +1,5 @@
 -- delete: forget an instance that has ended, at once.
+-- MOVES  completed | failed | cancelled -> gone
 -- USES  time, state, status, children, listing
 -- KEYS  instance   hash  goes
 -- KEYS  steps      hash  goes

@@ -1,4 +1,6 @@
 -- expire: fail an instance whose deadline has come, wherever it is.
+-- MOVES  queued | running | suspended -> failed
+-- MOVES  suspended -> queued  its parent
 -- USES  time, state, timers, lines, points, children, family, terminal
 -- KEYS  instance   hash    status, error
 -- KEYS  steps      hash    open points are withdrawn

@@ -1,4 +1,6 @@
 -- finish: end an instance with its output or its error.
+-- MOVES  running -> completed | failed
+-- MOVES  suspended -> queued  its parent
 -- USES  time, state, timers, lines, points, children, family, terminal, knowledge
 -- KEYS  instance  hash    status, message, output or error, completed_ms
 -- KEYS  steps     hash    open points are withdrawn

@@ -1,4 +1,5 @@
 -- fire_timer: complete the point of a timer that is due.
+-- MOVES  suspended -> queued
 -- USES  time, state, timers, lines, points, completion
 -- KEYS  instance   hash    status, news
 -- KEYS  steps      hash    the record

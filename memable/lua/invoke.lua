@@ -1,4 +1,5 @@
 -- invoke: make an instance and queue it, unless its id is taken; a fork begins with records of another.
+-- MOVES  new -> queued
 -- USES  time, state, timers, clock, listing, deadline
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes; the records of a fork

@@ -1,4 +1,5 @@
 -- park: bring a run to rest at its points, unless one of them is completed already.
+-- MOVES  running -> suspended | queued
 -- USES  time, state, timers, clock, lines, points, inbox, retries, children, completion, open, open_all, turn, knowledge
 -- KEYS  instance   hash    status, message, waiting, choosing, rested_by; recoveries go; turn of one that goes on
 -- KEYS  steps      hash    suspended records

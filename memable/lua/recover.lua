@@ -1,4 +1,6 @@
 -- recover: take an instance from a worker that has not renewed for a lease, and queue it; or fail it after too many times.
+-- MOVES  running -> queued | failed
+-- MOVES  suspended -> queued  the parent of one that failed
 -- USES  time, state, timers, lines, points, children, family, terminal
 -- KEYS  instance  hash    status, recoveries, alone
 -- KEYS  steps     hash    open points of a failed one are withdrawn

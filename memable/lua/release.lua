@@ -1,4 +1,5 @@
 -- release: hand a run's instance back, to be taken at once by any worker.
+-- MOVES  running -> queued
 -- USES  time, state
 -- KEYS  instance  hash    status, rested_by, attempt
 -- KEYS  stream    stream  a fresh entry in place of the old one

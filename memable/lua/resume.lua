@@ -1,4 +1,5 @@
 -- resume: run an instance at rest again, without the records of the failure that ended it, and without those named in `rerun`.
+-- MOVES  suspended | completed | failed | cancelled -> queued
 -- USES  time, state, timers, lines, points, seen, tokens, children, family, deadline
 -- KEYS  instance   hash    status; output, error and expiry go
 -- KEYS  steps      hash    the records named in failed_keys and rerun go, and the expiry

@@ -1,4 +1,5 @@
 -- send: hand a message to the oldest open receive of a mailbox, or keep it there until it is received.
+-- MOVES  suspended -> queued
 -- USES  time, state, status, timers, lines, points, inbox, completion
 -- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record of a receive

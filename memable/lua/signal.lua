@@ -1,4 +1,5 @@
 -- signal: complete an open point, and queue or tell the instance; or keep the signal until its point is opened.
+-- MOVES  suspended -> queued
 -- USES  time, state, status, timers, lines, points, inbox, seen, completion
 -- KEYS  instance   hash    status, news, inbox
 -- KEYS  steps      hash    the record, and who completed it

@@ -1,4 +1,5 @@
 -- spawn: make the next children of a call, if this run still holds the instance, and read how far all of them are.
+-- MOVES  new -> queued  the children
 -- USES  time, state, timers, deadline, knowledge
 -- KEYS  instance  hash    lease, family
 -- KEYS  steps     hash    read

@@ -105,15 +105,34 @@ class Wiretap:
     def __init__(self, connection: ScriptConnection) -> None:
         self.connection = connection
         self.calls: list[Call] = []
+        self.moves: set[tuple[str, str, str]] = set()
+        """Each script that was seen to move an instance, and from which status to which."""
+        self._seen: list[tuple[Call, str, asyncio.Future[Any], asyncio.Future[Any]]] = []
 
     def call(self, script: AnyScript, arguments: Sequence[lua.Argument]) -> asyncio.Future[Any]:
         plain = Script(script.name, script.source, script.sha, script.key_count)
+        # the commands of one connection are done in order: this is what the script found, and what it left
+        instances = {key for key in map(str, arguments[: script.key_count]) if ":instance:" in key}
+        before = [self.connection.command("HGET", key, "status") for key in instances]
         reply = self.connection.call(plain, arguments)
-        self.calls.append(Call(plain, tuple(arguments), reply))
+        self.calls.append(call := Call(plain, tuple(arguments), reply))
+        after = [self.connection.command("HGET", key, "status") for key in instances]
+        self._seen += ((call, key, *both) for key, *both in zip(instances, before, after, strict=True))
         return reply
 
     def command(self, *words: lua.Argument) -> asyncio.Future[Any]:
         return self.connection.command(*words)
+
+    async def check_moves(self) -> None:
+        """AssertionError if a script moved an instance from a status to another as its header does not say."""
+        seen, self._seen = self._seen, []
+        for call, key, before, after in seen:
+            source, target = [(await each or b"").decode() for each in (before, after)]
+            # any may expire meanwhile
+            if source != target and (target or call.script.name == "delete"):
+                move = (source or "new", target or "gone")
+                assert move in lua.load(call.script.name).moves, f"{call.script.name} moves {key} {' -> '.join(move)}"
+                self.moves.add((call.script.name, *move))
 
 
 class Heard:
@@ -167,7 +186,8 @@ class Stage:
         return await self.wiretap.connection.call(call.script, call.arguments)
 
     async def check(self) -> invariants.Scene:
-        """The whole namespace; `AssertionError` if it is not in order."""
+        """The whole namespace; `AssertionError` if it is not in order, or came there by a move that no header has."""
+        await self.wiretap.check_moves()
         return await invariants.check(self.wiretap, self.keys)
 
     async def fields(self, keys: InstanceKeys) -> dict[str, str]:

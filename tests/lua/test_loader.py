@@ -76,7 +76,7 @@ def test_its_header_says_what_it_promises_returns_and_does_when_called_again(nam
     assert script.returns
     assert script.retry
     words = [line.split()[1] for line in header[1:]]
-    order = ("USES", "KEYS", "ARGV", "RETURNS", "RETRY")
+    order = ("MOVES", "USES", "KEYS", "ARGV", "RETURNS", "RETRY")
     assert words == sorted(words, key=order.index), "a header's lines come in this order"
     assert body.strip(), "and then comes the body"
 

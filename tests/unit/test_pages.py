@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import memable
+from pages import state_machine
 from pages.docstrings import fenced
 from pages.hooks import linked, moved, navigation, place, source_page
 from tests.markdown import DOCS, ROOT
@@ -46,3 +47,9 @@ def test_examples_in_docstrings_are_code_and_not_quotations() -> None:
         "Says.\n\n```pycon\n>>> 1 + 1\n2\n>>> 3\n3\n```\n\nMore."
     )
     assert fenced("no example: a > b >>> c") == "no example: a > b >>> c"
+
+
+def test_the_picture_of_the_state_machine_is_that_of_the_scripts() -> None:
+    drawn = state_machine.PICTURE.read_text("utf-8")
+    assert drawn == state_machine.picture(), "it is out of date: run `python -m pages.state_machine`"
+    assert state_machine.arrows().keys() == state_machine.ARROWS.keys()
