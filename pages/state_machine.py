@@ -1,12 +1,13 @@
-"""docs/state-machine.svg: the statuses, and the scripts that move an instance. `python -m pages.state_machine` draws it.
+"""docs/state-machine.svg: the statuses, and the scripts that move an instance. `python -m pages.state_machine`.
 
-What is drawn comes from the headers of the scripts; where it stands is written here. A move that has no place is an error.
+What is drawn comes from the headers of the scripts, where it stands from here: a move that has no place is an error.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -28,19 +29,30 @@ BOXES: Mapping[str, tuple[int, int]] = {
 }
 WIDTH, HEIGHT = 120, 44
 
-# from, to: the arrow's path, where its names stand, and how they are aligned
-ARROWS: Mapping[tuple[str, str], tuple[str, int, int, str]] = {
-    ("new", "queued"): ("M 60 110 H 184", 122, 100, "middle"),
-    ("queued", "running"): ("M 310 102 H 474", 395, 92, "middle"),
-    ("running", "queued"): ("M 480 120 H 316", 395, 140, "middle"),
-    ("running", "suspended"): ("M 540 132 L 456 286", 512, 222, "start"),
-    ("suspended", "queued"): ("M 350 288 L 258 138", 276, 222, "end"),
-    ("running", "completed"): ("M 600 100 L 784 64", 700, 72, "middle"),
-    ("running", "failed"): ("M 600 118 L 784 178", 660, 164, "middle"),
-    ("alive", "failed"): ("M 630 200 H 784", 706, 216, "middle"),
-    ("alive", "cancelled"): ("M 630 310 H 784", 706, 300, "middle"),
-    ("ended", "queued"): ("M 850 365 V 400 H 100 V 124 H 184", 475, 392, "middle"),
-    ("ended", "gone"): ("M 920 185 H 990", 955, 175, "middle"),
+
+@dataclass(frozen=True)
+class Arrow:
+    """Where it goes, and where its names stand: the first of them above all others, or the last below all others."""
+
+    path: str
+    x: int
+    y: int
+    anchor: str = "middle"
+    down: bool = False
+
+
+ARROWS: Mapping[tuple[str, str], Arrow] = {
+    ("new", "queued"): Arrow("M 60 110 H 184", 122, 100),
+    ("queued", "running"): Arrow("M 310 102 H 474", 395, 92),
+    ("running", "queued"): Arrow("M 480 120 H 316", 395, 140, down=True),
+    ("running", "suspended"): Arrow("M 540 132 L 456 286", 512, 222, "start"),
+    ("suspended", "queued"): Arrow("M 350 288 L 258 138", 276, 222, "end", down=True),
+    ("running", "completed"): Arrow("M 600 100 L 784 64", 700, 72),
+    ("running", "failed"): Arrow("M 600 118 L 784 178", 660, 164, down=True),
+    ("alive", "failed"): Arrow("M 630 200 H 784", 706, 216),
+    ("alive", "cancelled"): Arrow("M 630 310 H 784", 706, 300),
+    ("ended", "queued"): Arrow("M 850 365 V 400 H 100 V 124 H 184", 475, 392),
+    ("ended", "gone"): Arrow("M 920 185 H 990", 955, 175),
 }
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #345; }
@@ -88,7 +100,7 @@ def picture() -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1010 420" role="img">',
         "<title>The statuses of an instance, and the scripts that move it</title>",
         f"<style>{STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
+        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">',
         '<path d="M 0 0 L 10 5 L 0 10 z" style="fill:#607d8b;stroke:none"/></marker></defs>',
         '<rect class="page" width="1010" height="420" rx="8"/>',
         '<rect class="group" x="170" y="20" width="460" height="345" rx="12"/>',
@@ -99,20 +111,17 @@ def picture() -> str:
     ]
     for name, (x, y) in BOXES.items():
         kind = "ended" if name in ENDED else "status"
-        lines.append(
-            f'<rect class="{kind}" x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" width="{WIDTH}" height="{HEIGHT}" rx="8"/>'
-            f'<text class="status" x="{x}" y="{y + 5}">{name}</text>'
-        )
-    for (source, target), names in sorted(arrows().items()):
-        path, x, y, anchor = ARROWS[source, target]
-        if source == "suspended":
-            names = _with_children(names)
-        lines.append(f'<path d="{path}" marker-end="url(#tip)"/>')
-        down = 1 if source == "running" and target in ("queued", "failed", "suspended") else -1
-        down = 1 if (source, target) == ("suspended", "queued") else down
-        for number, name in enumerate(names if down == 1 else reversed(names)):
-            at = y + down * LINE_PX * number
-            lines.append(f'<text class="script" x="{x}" y="{at}" text-anchor="{anchor}">{escape(name)}</text>')
+        size = f'width="{WIDTH}" height="{HEIGHT}" rx="8"'
+        lines.append(f'<rect class="{kind}" x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" {size}/>')
+        lines.append(f'<text class="status" x="{x}" y="{y + 5}">{name}</text>')
+    for (source, target), found in sorted(arrows().items()):
+        arrow = ARROWS[source, target]
+        names = _with_children(found) if source == "suspended" else found
+        lines.append(f'<path d="{arrow.path}" marker-end="url(#tip)"/>')
+        top = arrow.y if arrow.down else arrow.y - LINE_PX * (len(names) - 1)
+        for number, name in enumerate(names):
+            place = f'x="{arrow.x}" y="{top + LINE_PX * number}" text-anchor="{arrow.anchor}"'
+            lines.append(f'<text class="script" {place}>{escape(name)}</text>')
     return "\n".join([*lines, "</svg>\n"])
 
 

@@ -117,7 +117,7 @@ class Wiretap:
         reply = self.connection.call(plain, arguments)
         self.calls.append(call := Call(plain, tuple(arguments), reply))
         after = [self.connection.command("HGET", key, "status") for key in instances]
-        self._seen += ((call, key, *both) for key, *both in zip(instances, before, after, strict=True))
+        self._seen += ((call, *each) for each in zip(instances, before, after, strict=True))
         return reply
 
     def command(self, *words: lua.Argument) -> asyncio.Future[Any]:

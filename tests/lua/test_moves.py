@@ -1,4 +1,4 @@
-"""What headers say of the moves of an instance is all true: each is made here. That nothing else is, every test checks."""
+"""Each move that a script's header has is made here. That it makes no other, every test of a script checks."""
 
 from __future__ import annotations
 
