@@ -7,7 +7,10 @@ A step that is handed back from its record was not called, and has no span.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+import functools
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -18,8 +21,28 @@ from memable.errors import text_of
 from memable.holding import Claim, Held
 from memable.runtime.observing import Observer, RunObserver, RunOutcome, queued_s
 
+_log = logging.getLogger("memable.tracing")
+
 _W3C: Final = TraceContextTextMapPropagator()
 _ERRORS: Final = (RunOutcome.FAILED, RunOutcome.LOST, RunOutcome.BROKEN)
+
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _unfailing(method: Callable[P, Result]) -> Callable[P, Result | None]:
+    """A processor of spans that raises must decide nothing of what it looks at."""
+
+    @functools.wraps(method)
+    def tried(*args: P.args, **kwargs: P.kwargs) -> Result | None:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            _log.exception("a span could not be made or ended")
+            return None
+
+    return tried
 
 
 def tracing() -> Observer | None:
@@ -36,6 +59,7 @@ class Tracing(Observer):
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
+    @_unfailing
     def run_begins(self, held: Held, claim: Claim) -> RunObserver:
         keys = held.keys
         common = {"memable.workflow": keys.workflow, "memable.instance": keys.instance_id}
@@ -62,10 +86,12 @@ class _RunSpan(RunObserver):
         self._tracer, self._span, self._common = tracer, span, common
         self._has_failed = False
 
+    @_unfailing
     def enters(self) -> None:
         # for good: this is the context of the run's first task
         contexts.attach(trace.set_span_in_context(self._span))
 
+    @_unfailing
     def attempt_begins(self, key: str, attempt: int) -> _Attempt:
         span = self._tracer.start_span(
             f"step {key.partition('[')[0]}",  # a name that all items of a map share: backends count by it
@@ -73,7 +99,10 @@ class _RunSpan(RunObserver):
         )
         return _Attempt(span, contexts.attach(trace.set_span_in_context(span)))
 
-    def attempt_ended(self, begun: _Attempt, elapsed_s: float, error: BaseException | None) -> None:  # noqa: ARG002
+    @_unfailing
+    def attempt_ended(self, begun: _Attempt | None, elapsed_s: float, error: BaseException | None) -> None:  # noqa: ARG002
+        if begun is None:
+            return
         if not isinstance(error, GeneratorExit):  # else it is closed from another context
             contexts.detach(begun.token)  # type: ignore[arg-type]
         if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
@@ -82,10 +111,12 @@ class _RunSpan(RunObserver):
             _fail(begun.span, error)
         begun.span.end()
 
+    @_unfailing
     def failed(self, error: BaseException) -> None:
         self._has_failed = True
         _fail(self._span, error)
 
+    @_unfailing
     def ended(self, outcome: RunOutcome) -> None:
         self._span.set_attribute("memable.outcome", outcome.value)
         if outcome in _ERRORS and not self._has_failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ _BLOCK_SOME_MS, _BLOCK_SOME_AT_MOST_MS = 50, 400
 each time in a row that none had anything, since all are looked at again in between."""
 
 _UNBLOCK_S = 0.05
+_STUCK_S = 120.0
 
 Streams = Mapping[str, tuple[Partition, Workflow[Any, Any]]]
 Begin = Callable[[Partition, Workflow[Any, Any], str, str], None]
@@ -57,6 +59,7 @@ class Intake:
         self._is_stopping = False
         self._wish_for_quiet = 0
         self._is_reading = False
+        self._reading_since_s = 0.0
         self._rotation = 0
         self._empty_handed = 0
         """How many streams were looked at in a row, without waiting, that had nothing."""
@@ -68,6 +71,11 @@ class Intake:
     def is_well(self) -> bool:
         """Whether it can take work: the last read was served, or none is to be made now."""
         return self._trouble is None or not self._is_reading
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a read goes on for longer than one can that is answered or given up."""
+        return self._is_reading and time.monotonic() - self._reading_since_s > _STUCK_S
 
     def look_again(self) -> None:
         """A slot may be free."""
@@ -81,7 +89,7 @@ class Intake:
                 self._go_on.clear()
                 await self._go_on.wait()
                 continue
-            self._is_reading = True
+            self._is_reading, self._reading_since_s = True, time.monotonic()
             try:
                 await self._take(free)
             except Exception:

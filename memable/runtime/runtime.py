@@ -118,6 +118,8 @@ class Runtime:
             return None
         if any(loop.done() for loop in self._loops):
             return "the loop that takes work has ended"
+        if self._intake.is_stuck:
+            return "the loop that takes work is stuck"
         return None if self._leases.is_alive else "the thread that renews leases has ended"
 
     @property

@@ -74,6 +74,27 @@ async def test_livez_is_red_when_the_loop_that_takes_work_has_ended(redis_url: s
         assert await ask(f"{url_of(engine)}/livez") == (503, "the loop that takes work has ended\n")
 
 
+async def test_livez_is_red_when_the_loop_that_takes_work_is_stuck(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memable.runtime.intake._STUCK_S", 0.0)  # so every read counts
+    async with Engine(App(), url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
+        app_less = url_of(engine)  # it reads nothing: it has no workflows
+        assert await ask(f"{app_less}/livez") == OK
+    async with Engine(reading(), url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
+        await turns(f"{url_of(engine)}/livez", lambda answer: answer == (503, "the loop that takes work is stuck\n"))
+
+
+def reading() -> App:
+    """With something to read."""
+    app = App()
+
+    @app.workflow("idle")
+    async def idle(ctx: Context) -> None: ...
+
+    return app
+
+
 async def test_readyz_is_red_while_redis_is_away_and_livez_is_not(server: TemporaryServer) -> None:
     async with Engine(App(), url=server.url, settings=Settings(metrics_port=0)) as engine:
         url = url_of(engine)

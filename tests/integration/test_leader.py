@@ -17,6 +17,7 @@ from memable.entering import enter
 from memable.holding import Held
 from memable.keys import GROUP, Keys
 from memable.runtime.leader import Leader
+from memable.runtime.observing import Observer
 from memable.store import Store, new_token
 from tests.integration.connecting import connected
 from tests.worker_process import until
@@ -43,13 +44,31 @@ async def abandoned(connection: ScriptConnection, store: Store) -> Held:
     return held
 
 
+class Told(Observer):
+    """What a leader tells those who watch it."""
+
+    def __init__(self) -> None:
+        self.recoveries: list[tuple[str, bool]] = []
+
+    def recovered(self, workflow: str, *, has_failed: bool) -> None:
+        self.recoveries.append((workflow, has_failed))
+
+
 async def test_nobody_sweeps_before_having_been_connected_for_a_lease(redis_url: str, namespace: str) -> None:
     async with connected(redis_url) as connection:
         store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
         (partition,) = store.keys.partitions
         held = await abandoned(connection, store)
+        told = Told()
         leader = Leader(
-            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+            store,
+            connection,
+            partition,
+            "me",
+            lease_s=LEASE_S,
+            max_recoveries=5,
+            default_retention_ms=round(1e9),
+            observer=told,
         )
 
         async def status_after_a_round(connected_for_s: float | None) -> Status:
@@ -62,7 +81,9 @@ async def test_nobody_sweeps_before_having_been_connected_for_a_lease(redis_url:
         assert await status_after_a_round(0.0) is Status.RUNNING
         assert await status_after_a_round(LEASE_S / 2) is Status.RUNNING
         assert await status_after_a_round(None) is Status.RUNNING
+        assert not told.recoveries
         assert await status_after_a_round(LEASE_S + 1) is Status.QUEUED
+        assert told.recoveries == [("order", False)]
         await store.resign(partition, leader._token)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from memable import App, Context, Engine, PermanentError, RetryPolicy, Settings, current_step
+from memable import App, Context, Engine, PermanentError, RetryPolicy, Settings, WorkflowFailed, current_step
 from memable.errors import SettingsError
 from memable.observability import watch
 from memable.observability.metrics import METRICS, NAMES
@@ -121,6 +121,24 @@ async def test_a_known_workload_is_counted_exactly(redis_url: str, settings: Set
     assert found["memable_redis_calls_total"] >= found["memable_redis_round_trips_total"] > 20
     # who was parked for a signal has not been ready to run meanwhile
     assert found.of("memable_redis_reconnects_total") == 0
+
+
+async def test_an_instance_that_its_leader_fails_at_its_deadline_is_counted(
+    redis_url: str, settings: Settings, work: Work
+) -> None:
+    @work.app.workflow("mortal", deadline=0.05)
+    async def mortal(ctx: Context) -> None:
+        await ctx.suspend("approval")
+
+    async with Engine(work.app, url=redis_url, settings=settings) as engine:
+        with pytest.raises(WorkflowFailed, match="DeadlineExceeded"):
+            await (await engine.invoke(mortal)).result()
+
+        async def counted() -> bool:
+            found = await scrape(engine)
+            return found.by("memable_deadlines_exceeded_total", "workflow") == {"mortal": 1}
+
+        await until(counted, "the deadline in the metrics")
 
 
 async def test_every_name_of_the_table_is_there_with_its_kind_and_help(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, StatusCode
@@ -166,6 +166,27 @@ async def test_a_failure_is_told_with_its_exception(engine: Engine, spans: Spans
     assert told.attributes["exception.type"] == "memable.errors.StepFailed"
     # it was invoked outside of any trace
     assert parent_of(run) is None
+
+
+class Broken(SpanProcessor):
+    """Raises wherever it is asked."""
+
+    def on_start(self, span: Span, parent_context: object = None) -> None:
+        raise RuntimeError("on_start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError("on_end")
+
+
+async def test_a_processor_of_spans_that_raises_changes_nothing(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    async with Engine(app, url=redis_url, settings=Settings(namespace=namespace)) as engine:
+        await (await engine.invoke(order_child)).result()
+    assert "a span could not be made or ended" in caplog.text
 
 
 async def test_children_go_on_with_the_trace_of_their_parent(engine: Engine, spans: Spans) -> None:
