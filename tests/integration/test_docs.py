@@ -18,7 +18,7 @@ from chaos.checker import judge
 from chaos.course import Plan
 from chaos.evidence import Evidence, Left
 from chaos.history import History
-from memable import App, Context, StorageError
+from memable import App, Context, MemableError, StorageError
 from memable.observability import tracing
 from memable.observability.__main__ import main as print_metrics
 from memable.observability.metrics import NAMES
@@ -29,6 +29,9 @@ from tests.markdown import DOCS, README, ROOT, blocks, run_example
 
 OBSERVABILITY = ROOT / "docs" / "observability.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
+TROUBLES = ROOT / "docs" / "troubleshooting.md"
+# whose text is somebody else's
+SAY_NOTHING = {"SettingsError", "RetryableError", "PermanentError"}
 REDIS_CONF = ROOT / "deploy" / "redis.conf"
 
 
@@ -140,6 +143,25 @@ def test_the_rows_of_the_chaos_table_that_are_explained_are_there() -> None:
     plan = Plan(seconds=1, seed=1)
     assert f"{plan.workers} worker processes" in text
     assert f"{plan.per_second:g} instances a second" in text
+
+
+def test_each_error_says_what_the_page_about_troubles_has() -> None:
+    found = {cells[0].strip("`"): cells[1] for cells in rows(TROUBLES) if re.fullmatch(r"`[A-Z]\w+`", cells[0])}
+    public = [getattr(memable, name) for name in memable.__all__]
+    assert set(found) == {each.__name__ for each in public if isinstance(each, type) and issubclass(each, MemableError)}
+    source = "".join(file.read_text("utf-8") for file in (ROOT / "memable").rglob("*.py"))
+    # as it is written, whatever lines it is broken into
+    source = re.sub(r"""["']\s*f?["']""", "", source)
+    for name, text in found.items():
+        for piece in re.split(r"[…;]", text):
+            assert piece.strip(" :.,()") in source or name in SAY_NOTHING, (name, piece)
+
+
+def test_code_of_others_that_is_shown_can_be_compiled() -> None:
+    foreign = [code for page in DOCS for code in blocks(page, "py")]
+    assert foreign
+    for code in foreign:
+        compile(code, "docs", "exec")
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
