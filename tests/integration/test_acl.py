@@ -287,7 +287,7 @@ async def test_everybody_can_do_their_work_and_has_no_right_that_they_do_not_nee
     with witness.listening():
         async with memable.connect(guard.url(CLIENT), app=guarded.app) as client:
             scene = Scene(guard, client, tmp_path)
-            async with scene.worker() as first, scene.worker() as second:
+            async with scene.worker() as first, scene.worker(MEMABLE_METRICS_PORT="0") as second:
                 await scene.everything_a_client_does()
                 await scene.everything_arq_does()
                 first.process.kill()
