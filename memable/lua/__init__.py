@@ -27,6 +27,7 @@ from itertools import product
 from typing import Any, cast
 
 from memable.keys import BEREFT, DEADLINE_KEY, DELAY_KEY, ENTRY_FIELD, GROUP, NEWS, OVER
+from memable.lua.snippets import needed, words_of
 from memable.state import Status
 
 
@@ -130,41 +131,11 @@ _NAMES = {
 """What scripts know by the names that it has in keys.py."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.\.\.)?")
-_WORD = re.compile(r"\w+")
 
 
 @cache
 def _text(path: str) -> str:
     return files("memable.lua").joinpath(path).read_text("utf-8")
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(_COMMENT.sub("", text)))
-
-
-_COMMENT = re.compile(r"--.*")
-_DEFINITION = re.compile(r"^local (?:function )?([\w, ]+?)(?= =|\()", re.MULTILINE)
-
-
-def _needed(snippets: Iterable[str], words: set[str]) -> tuple[list[str], set[str]]:
-    """What of the snippets a body with these words uses, also by way of others; and all words of it.
-
-    A script makes the functions that it has anew in each call, some 0.1 µs each: half of those in `finish` are not its
-    own affair.
-    """
-    definitions: list[str] = []
-    for snippet in snippets:
-        starts = [each.start() for each in _DEFINITION.finditer(snippet)]
-        definitions += (snippet[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True))
-    needed: list[str] = []
-    # each uses only what stands before it
-    for definition in reversed(definitions):
-        names = _DEFINITION.match(definition)
-        assert names is not None
-        if not words.isdisjoint(_WORD.findall(names[1])):
-            needed.append(definition)
-            words |= _words(definition)
-    return needed[::-1], words
 
 
 @cache
@@ -205,7 +176,7 @@ def assemble(name: str, body: str) -> Script:
     if len(set(named)) < len(named) or not all(_NAME.fullmatch(each) for each in (*keys, *arguments)):
         raise ValueError(f"{name}.lua names a key or an argument twice, or wrongly")
     snippets = [word.strip() for line in header.get("USES", []) for word in line.split(",")]
-    defined, words = _needed([_text(f"lib/{each}.lua") for each in snippets], _words(body))
+    defined, words = needed([_text(f"lib/{each}.lua") for each in snippets], words_of(body))
     constants = [f"local {each.name} = {each.value}" for each in Answer if each.name in words]
     constants += [f"local {each} = '{value}'" for each, value in _NAMES.items() if each in words]
     # the names of keys and arguments come after the snippets, which must not see them

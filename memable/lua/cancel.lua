@@ -40,7 +40,7 @@ end
 come_to_end({
   instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
   from = from, final = cancelled, expiry = expiry, id = id, name = name, events = events, wake = wake, parent = kin,
-}, {
+}, read_ending(instance), {
   status = 'cancelled', message = reason, retention_ms = retention_ms, facts = {'cancelled_by', with_token(tokens, effective)},
 })
 return {DONE}

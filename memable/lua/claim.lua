@@ -23,7 +23,7 @@ end
 local now = whole(now_ms())
 local attempt, started_ms = known[9] or '0', known[10] or now
 if not known[2] then
-  attempt = whole(attempt + 1)
+  attempt = tostring(attempt + 1)
   move_index(queued, running, id, known[6])
   set_state(instance, known[8], 'running', known[5] or '', events,
     {'lease', lease, 'worker', worker, 'control', control, 'attempt', attempt, 'started_ms', started_ms})

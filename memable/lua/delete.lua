@@ -23,7 +23,7 @@ if known[1] ~= life then return {STALE} end
 redis.call('DEL', instance, steps, inbox)
 -- children that were resumed since it ended
 leave_family({family = family, bereaved = bereaved, name = name, wake = wake}, orphans, life, now_ms())
-leave_listing(expiry, name, id, {completed, failed, cancelled})
+leave_listing(expiry, name, id, completed, failed, cancelled)
 for _, index in ipairs(label_indexes) do redis.call('ZREM', index, id) end
 if known[4] then redis.call('ZREM', expiry, labels_place(name, known[3], known[4])) end
 return {DONE}

@@ -32,5 +32,5 @@ come_to_end({
   instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
   from = from, final = failed, expiry = expiry, id = id, name = name, events = events, wake = wake,
   parent = parent_of(parent, timers, parent_id, parent_name, parent_events),
-}, {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
+}, read_ending(instance), {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
 return DONE

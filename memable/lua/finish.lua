@@ -16,14 +16,14 @@
 -- ARGV  id, name, lease, known, status, field, value, message, failed_keys, retention_ms, events, wake, parent_id, parent_name, parent_events
 -- RETURNS  DONE ended | LEASE_LOST this run is over | FORGOTTEN what the run knows is gone
 -- RETRY  by `rested_by`: DONE; once a later run has ended or was lost: LEASE_LOST. The run is over either way
-local held = redis.call('HMGET', instance, 'lease', 'rested_by')
+local held = read_ending(instance)
 if held[1] ~= lease then return held[2] == lease and DONE or LEASE_LOST end
 if is_forgotten(steps, known) then return FORGOTTEN end
 come_to_end({
   instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
   from = running, final = final, expiry = expiry, id = id, name = name, events = events, wake = wake,
   parent = parent_of(parent, timers, parent_id, parent_name, parent_events),
-}, {
+}, held, {
   status = status, field = field, value = value, message = message, failed_keys = failed_keys,
   retention_ms = retention_ms, by = lease,
 })

@@ -12,5 +12,5 @@ local status = redis.call('HGET', instance, 'status')
 -- resumed and ended again meanwhile, or not gone yet: Redis removes a key only after the millisecond in which it expires,
 -- and an id taken out too early would stay in the listing for ever
 if is_terminal(status) then return ALREADY end
-leave_listing(expiry, name, id, {completed, failed, cancelled})
+leave_listing(expiry, name, id, completed, failed, cancelled)
 return status and ALREADY or DONE

@@ -1,6 +1,6 @@
 -- invoke: make an instance and queue it, unless its id is taken; a fork begins with records of another.
 -- MOVES  new -> queued
--- USES  time, state, timers, clock, listing, deadline
+-- USES  time, state, timers, clock, delay, listing, deadline
 -- KEYS  instance  hash    every field of a new instance
 -- KEYS  steps     hash    what is left of an instance whose hash was lost goes; the records of a fork
 -- KEYS  inbox     hash    the same
@@ -27,21 +27,16 @@ if known[1] then
 end
 local now = now_us()
 local created_us, now = whole(now), math.floor(now / 1000)
-local message, where, place = '', 'entry', nil
-local due_ms = due_at(now, after_ms, at_ms)
-if due_ms and due_ms > now then
-  set_timer(timers, wake, timer_member(name, DELAY_KEY), due_ms)
-  message, where, place = 'delayed until ' .. shown_time(due_ms, now), 'due', whole(due_ms)
-else
-  place = put_in_stream(stream, id)
-end
+local at, message, where, place = {timers = timers, name = name, wake = wake}, '', 'entry', nil
+if after_ms ~= '' or at_ms ~= '' then message, where, place = put_off(at, now, after_ms, at_ms) end
+if not place then message, where, place = '', 'entry', put_in_stream(stream, id) end
 redis.call('HSET', instance, 'status', 'queued', 'message', message, 'version', 1, 'life', life, 'input', input,
   'created_us', created_us, where, place)
 -- else the new instance would be handed the old one's records. Not first: a full Redis refuses a script by its first write,
 -- unless that is one that frees memory
 redis.call('DEL', steps, inbox, family)
 -- the leader would find the new instance here when its own time comes, and leave the old place in the listing
-leave_listing(expiry, name, id, {completed, failed, cancelled})
+leave_listing(expiry, name, id, completed, failed, cancelled)
 redis.call('ZADD', queued, created_us, id)
 if forked_from ~= '' then
   redis.call('HSET', instance, 'forked_from', forked_from)
@@ -54,7 +49,7 @@ if forked_from ~= '' then
   if #records_and_ends > tonumber(record_words) then redis.call('HSET', instance, 'family', 1) end
 end
 if deadline_ms ~= '' then
-  redis.call('HSET', instance, unpack(start_deadline({timers = timers, name = name, wake = wake}, now, deadline_ms)))
+  redis.call('HSET', instance, unpack(start_deadline(at, now, deadline_ms)))
 end
 if labels ~= '' then redis.call('HSET', instance, 'labels', labels) end
 if trace ~= '' then redis.call('HSET', instance, 'trace', trace) end

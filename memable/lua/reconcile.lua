@@ -1,6 +1,6 @@
 -- reconcile: mend instances that nobody would ever take, wake or find, because something of theirs was lost outside of memable.
 -- MOVES  running -> queued
--- USES  time, state, timers, delivery, mending
+-- USES  state, timers, delivery, mending
 -- KEYS  stream     stream  entries that are missing, or were delivered and are held by nobody, are put in afresh
 -- KEYS  timers     zset    deadlines that are missing
 -- KEYS  found      zset    the index in which they were looked for, one of the next six

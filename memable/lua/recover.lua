@@ -39,7 +39,7 @@ if known[3] == '1' and recoveries >= tonumber(max_recoveries) then
     instance = instance, steps = steps, stream = stream, timers = timers, inbox = inbox, family = family, bereaved = bereaved,
     from = running, final = failed, expiry = expiry, id = id, name = name, events = events, wake = wake,
     parent = parent_of(parent, timers, parent_id, parent_name, parent_events),
-  }, {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
+  }, read_ending(instance), {status = 'failed', field = 'error', value = error, message = message, retention_ms = retention_ms})
   return TERMINAL
 end
 take_from_stream(stream, entry)

@@ -1,6 +1,6 @@
 -- release: hand a run's instance back, to be taken at once by any worker.
 -- MOVES  running -> queued
--- USES  time, state
+-- USES  state
 -- KEYS  instance  hash    status, rested_by, attempt
 -- KEYS  stream    stream  a fresh entry in place of the old one
 -- KEYS  running   zset    from

@@ -12,6 +12,6 @@ local known = redis.call('HMGET', instance, 'status', 'created_us', 'labels')
 if not is_terminal(known[1]) then return ALREADY end
 if redis.call('PTTL', instance) >= 0 and redis.call('ZSCORE', expiry, name) then return ALREADY end
 if mends == '1' then
-  keep_until(whole(now_ms() + retention_ms), expiry, name, known[2], known[3], {instance, steps, inbox, family})
+  keep_until(now_ms() + retention_ms, expiry, name, known[2], known[3], {instance, steps, inbox, family})
 end
 return DONE

@@ -1,5 +1,5 @@
 -- set_status: say what a running instance is doing.
--- USES  time, state, turn
+-- USES  state, turn
 -- KEYS  instance  hash  progress, message, said
 -- ARGV  lease, turn, progress, events
 -- RETURNS  DONE said | LEASE_LOST this run is over

@@ -11,6 +11,7 @@ import pytest
 from memable import lua
 from memable.connection import ScriptConnection
 from memable.lua import Answer
+from memable.lua.snippets import needed
 
 FOLDER = files("memable.lua")
 SNIPPETS = sorted(each.name[:-4] for each in FOLDER.joinpath("lib").iterdir())
@@ -247,6 +248,55 @@ def test_of_snippets_a_script_has_what_it_uses_also_by_way_of_others() -> None:
     assert "function now_us" in script.source  # now_ms needs it
     assert "function whole" not in script.source
     assert "function now" not in lua.assemble("sample", using_time("1 -- now_ms")).source
+
+
+SNIPPET = """\
+local function low(a)
+  return a
+end
+
+local LIMIT = 7
+
+local function both(b) return low(b) + LIMIT end
+
+local function rarely(c)
+  return both(c)
+end
+
+local function seldom(d)
+  return both(d)
+end
+
+local function often(e)
+  if e then return rarely(e) + seldom(e) end
+  return low(0)
+end
+"""
+
+
+def test_a_function_stands_inside_of_the_one_that_alone_uses_it_and_so_on() -> None:
+    (alone,), _ = needed([SNIPPET], {"often"})
+    assert re.findall(r"local (?:function )?(\w+)", alone) == ["often", "low", "both", "LIMIT", "rarely", "seldom"]
+    assert alone.index("function both") < alone.index("LIMIT = 7") < alone.index("return low(b)")
+    outermost, words = needed([SNIPPET], {"often", "rarely"})
+    assert [re.findall(r"local (?:function )?(\w+)", each) for each in outermost] == [
+        ["low"],
+        ["both", "LIMIT"],
+        ["rarely"],
+        ["often", "seldom"],
+    ]
+    assert {"LIMIT", "low", "seldom"} <= words
+
+
+async def test_functions_inside_of_others_find_all_that_they_use(connection: ScriptConnection) -> None:
+    for words in ({"often"}, {"often", "rarely"}, {"often", "both"}):
+        source = "\n".join([*needed([SNIPPET], words)[0], "return often(1)"])
+        assert await connection.command("EVAL", source, 0) == 16
+
+
+def test_a_parameter_with_the_name_of_a_function_is_refused() -> None:
+    with pytest.raises(ValueError, match="seldom has a parameter with a function's name: low"):
+        needed([SNIPPET.replace("seldom(d)", "seldom(low)")], {"often"})
 
 
 def test_answers_reach_a_script_as_numbers() -> None:

@@ -7,9 +7,9 @@ local SMALL_END_BYTES = 4096
 
 -- `version` is the one before; `facts` are further fields to write: field, value, field, value …
 local function set_state(instance, version, status, message, events, facts, key, field, ended)
-  version = whole(version + 1)
+  version = version + 1
   redis.call('HSET', instance, 'status', status, 'message', message, 'version', version, unpack(facts))
-  local event = '{"version":' .. version .. ',"status":"' .. status .. '"'
+  local event = string.format('{"version":%d,"status":"%s"', version, status)
   if message ~= '' then event = event .. ',"message":' .. cjson.encode(message) end
   if key then event = event .. ',"key":' .. cjson.encode(key) end
   if field and #ended <= SMALL_END_BYTES then event = event .. ',"' .. field .. '":' .. ended end
@@ -17,7 +17,8 @@ local function set_state(instance, version, status, message, events, facts, key,
 end
 
 local function add_facts(facts, ...)
-  for _, each in ipairs({...}) do facts[#facts + 1] = each end
+  local count = #facts
+  for at = 1, select('#', ...) do facts[count + at] = select(at, ...) end
 end
 
 local function move_index(from, to, id, created_us)

@@ -21,8 +21,7 @@ end
 -- there may be very many records: a duration is shorter than a second time. It is exact: of calls that were made one after the other
 -- in the same millisecond only their ends tell the order
 local function timed(head, started_ms, completed_ms, tail)
-  local took_ms = string.format('%.3f', completed_ms - started_ms)
-  return head .. ',"started_ms":' .. whole(started_ms) .. ',"took_ms":' .. took_ms .. tail
+  return head .. string.format(',"started_ms":%.0f,"took_ms":%.3f', started_ms, completed_ms - started_ms) .. tail
 end
 
 -- head and tail again. A head that says `early` will be given that once more
