@@ -21,7 +21,8 @@ from typing import Any
 
 import arq
 import pytest
-import redis
+import redis.asyncio
+from redis.exceptions import NoPermissionError
 
 import memable
 from memable import Client, StorageError, lua
@@ -270,7 +271,7 @@ class Scene:
         with Endpoint.from_url(url).sync_client() as redis_cli:
             for words in commands_of_the_guide():
                 if words[0] != "SUBSCRIBE":  # done above
-                    with contextlib.suppress(redis.exceptions.ResponseError):  # not everything there is here, too
+                    with contextlib.suppress(redis.ResponseError):  # not everything there is here, too
                         redis_cli.execute_command(*words)
 
 
@@ -337,7 +338,7 @@ def test_no_script_of_a_role_can_be_stopped_half_way() -> None:
 def refused(connection: Any, *words: str) -> bool:
     try:
         connection.execute_command(*words)
-    except redis.exceptions.NoPermissionError:
+    except NoPermissionError:
         return True
     return False
 

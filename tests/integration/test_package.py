@@ -33,7 +33,7 @@ NOT_IN_SDIST = re.compile(r"\.ci/|\.git")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the wheel and the sdist are."""
     directory = tmp_path_factory.mktemp("dist")
-    words = [sys.executable, "-m", "hatchling", "build", "-d", directory]
+    words = [sys.executable, "-m", "hatchling", "build", "-d", str(directory)]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=100)
     return directory
 
@@ -60,7 +60,16 @@ def needed(requirements: Iterable[str], extras: Iterable[str] = ()) -> Iterator[
 def environment(directory: Path, wheel: Path, *extras: str) -> Path:
     """The directory of programs of an environment with the wheel, with these extras, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True, timeout=100)
-    install = ["-m", "pip", "--python", directory / "bin" / "python", "install", "--quiet", "--no-index", "--no-deps"]
+    install = [
+        "-m",
+        "pip",
+        "--python",
+        str(directory / "bin" / "python"),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
     subprocess.run([sys.executable, *install, "--disable-pip-version-check", wheel], check=True, timeout=100)
     variables = {"base": str(directory), "platbase": str(directory)}
     here, there = Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("purelib", "venv", variables))
