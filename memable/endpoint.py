@@ -68,6 +68,7 @@ class ServerRefused(StorageError):
 
     def __init__(self, safe_url: str, what: str, text: str) -> None:
         super().__init__(f"Redis at {safe_url} refused {what}: {text}")
+        self.text = text
         self.code = text.partition(" ")[0]
 
 

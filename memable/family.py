@@ -11,7 +11,7 @@ from memable.children_call import ChildrenCall
 from memable.codec import from_json
 from memable.errors import ChildFailed, StepConflict, WorkflowCancelled
 from memable.holding import Held, HistoryLost, LeaseLost
-from memable.keys import CHILD_MARK, INTERNAL_PREFIX, InstanceKeys, child_id
+from memable.keys import BEREFT, CHILD_MARK, INTERNAL_PREFIX, InstanceKeys, child_id
 from memable.lua import Answer
 from memable.state import Status
 from memable.store import Store, new_token
@@ -96,6 +96,12 @@ async def living_in(store: Store, parent: InstanceKeys, life: str, family: str |
         for number in range(0 if created is None else int(created))
         if f"{key}{CHILD_MARK}{number}" not in ended
     ]
+
+
+async def cancel_bereft(store: Store, child: InstanceKeys, parent: InstanceKeys, retention_ms: int) -> None:
+    """End a child, if it has not ended, whose parent's life is over; else nothing is done."""
+    reason = f"its parent {parent.name} is over"
+    await store.cancel_child(child, parent, new_token(), reason, retention_ms, by=BEREFT)
 
 
 class Family:

@@ -82,9 +82,11 @@ class Fleet:
         return sum(load.taken.get(worker.name, 0) for load in self.loads)
 
 
-async def fleet(store: Store) -> Fleet:
-    """Everything: three round trips, whatever the number of instances."""
-    (at_s, alive, led), names = await asyncio.gather(_heads(store), workflow_names(store))
+async def fleet(store: Store, workflows: Iterable[str] | None = None) -> Fleet:
+    """Everything, of these workflows or of all that were ever announced: three round trips."""
+    (at_s, alive, led), names = await asyncio.gather(
+        _heads(store), workflow_names(store) if workflows is None else _given(workflows)
+    )
     said, all_loads = await asyncio.gather(_presences(store, alive), _loads(store, names, at_s))
     return Fleet(datetime.fromtimestamp(at_s, UTC), _workers(alive, said, led, at_s), led, all_loads)
 

@@ -112,7 +112,25 @@ COMPLETED_BY = "_by:"
 LOST_TO = b"choice "
 """Stands there for a point that lost in a `first`, before that one's key."""
 
+TYPES = {
+    "instance": "hash",
+    "steps": "hash",
+    "inbox": "hash",
+    "stream": "stream",
+    "timers": "zset",
+    "index": "zset",
+    "label": "zset",
+    "family": "hash",
+    "orphans": "hash",
+    "bereaved": "zset",
+    "expiry": "zset",
+    "leader": "string",
+    "solitude": "string",
+}
+"""Of each kind of key in a partition, the type."""
+
 _MAX_LENGTH = 200
+_IN_PARTITION = re.compile(r"(.*):\{(\d+)\}:([a-z]+)(?::(.*))?", re.DOTALL)
 _FORBIDDEN = re.compile(r"[/~\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FORBIDDEN_IN_EXISTING = re.compile(r"[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -156,6 +174,12 @@ def check_namespace(value: str) -> str:
 def child_id(parent_id: str, life: str, key: str, number: int) -> str:
     """The id of the child `number` of a call's `key`, in a life of its parent."""
     return CHILD_MARK.join((parent_id, life, key, str(number)))
+
+
+def split_child_id(instance_id: str) -> tuple[str, str, str, int]:
+    """Parent's id, its life, key and number in an id that memable made; `ValueError` for another one."""
+    parent_id, life, key, number = instance_id.rsplit(CHILD_MARK, 3)
+    return parent_id, life, key, int(number)
 
 
 def is_child(instance_id: str) -> bool:
@@ -300,6 +324,13 @@ class Keys:
         """The hash that is read before the number of partitions is known."""
         return f"{check_namespace(namespace)}:meta"
 
+    def find(self, name: str) -> tuple[Partition, str, str] | None:
+        """Partition, kind (a word of `TYPES`) and rest of a name in a partition; nothing for any other one."""
+        found = _IN_PARTITION.fullmatch(name)
+        if found is None or found[1] != self.namespace or int(found[2]) >= len(self.partitions):
+            return None
+        return self.partitions[int(found[2])], found[3], found[4] or ""
+
     def of(self, workflow: str, instance_id: str) -> InstanceKeys:
         """The names of one instance; a family shares the partition of its root, the part before the first `~`."""
         partitions = self.partitions
@@ -329,6 +360,11 @@ def split_instance_name(name: str) -> tuple[str, str]:
     """Workflow and instance id of a `WF/ID` name; `ValueError` for what is none."""
     workflow, instance_id = name.split("/", 1)
     return workflow, instance_id
+
+
+def bereaved_member(parent: InstanceKeys, life: str) -> str:
+    """What stands in `bereaved` for a life that has left living children."""
+    return f"{parent.name}/{life}"
 
 
 def split_bereaved(member: str) -> tuple[str, str, str]:

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "delete": "memable.cli.acting:delete",
     "demo": "memable.cli.demo:demo",
     "dev": "memable.cli.worker:dev",
+    "doctor": "memable.cli.doctor:doctor",
     "fork": "memable.cli.acting:fork",
     "invoke": "memable.cli.acting:invoke",
     "list": "memable.cli.looking:list_",

@@ -13,10 +13,10 @@ from typing import Final
 
 from memable.connection import ScriptConnection, ServerRefused
 from memable.errors import StorageError
-from memable.family import living_in
-from memable.keys import BEREFT, InstanceKeys, Partition, split_bereaved
+from memable.family import cancel_bereft, living_in
+from memable.keys import InstanceKeys, Partition, split_bereaved
 from memable.runtime.logs import about
-from memable.store import Store, new_token
+from memable.store import Store
 
 _log = logging.getLogger("memable.leader")
 
@@ -81,13 +81,9 @@ class Bereavement:
         now = await self._connection.command("HGET", parent.instance, "life")
         is_of_this_life = now is not None and now.decode() == life
         living = await living_in(self._store, parent, life, parent.family if is_of_this_life else None)
-        reason = f"its parent {parent.name} is over"
         for first in range(0, len(living), _AT_ONCE):
             chunk = living[first : first + _AT_ONCE]
             retentions = {each: await self._retention_ms(each) for each in {child.workflow for child in chunk}}
             await asyncio.gather(
-                *(
-                    self._store.cancel_child(child, parent, new_token(), reason, retentions[child.workflow], by=BEREFT)
-                    for child in chunk
-                )
+                *(cancel_bereft(self._store, child, parent, retentions[child.workflow]) for child in chunk)
             )

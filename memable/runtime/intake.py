@@ -12,6 +12,7 @@ from typing import Any
 from memable.connection import BlockingReader, ScriptConnection, ServerRefused
 from memable.errors import StorageError
 from memable.keys import ENTRY_FIELD, GROUP, Partition
+from memable.store import Connection
 from memable.workflow import Workflow
 
 _log = logging.getLogger("memable.intake")
@@ -37,6 +38,15 @@ def named_by(fields: list[bytes]) -> str | None:
         return fields[1].decode()
     except ValueError:
         return None
+
+
+async def make_group(connection: Connection, stream: str) -> None:
+    """Have a stream with memable's consumer group, from its first entry on."""
+    try:
+        await connection.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
+    except ServerRefused as error:
+        if error.code != "BUSYGROUP":
+            raise
 
 
 class Intake:
@@ -168,11 +178,4 @@ class Intake:
 
     async def create_groups(self) -> None:
         """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
-        await asyncio.gather(*(self._create_group(stream) for stream in self._streams))
-
-    async def _create_group(self, stream: str) -> None:
-        try:
-            await self._connection.command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
-        except ServerRefused as error:
-            if error.code != "BUSYGROUP":
-                raise
+        await asyncio.gather(*(make_group(self._connection, stream) for stream in self._streams))

@@ -125,21 +125,13 @@ class Reconciler:
 
     async def _mend(self, workflow: str, status: Status, ids: list[str], *, of_children: bool) -> None:
         """One that is refused must not keep the others of its page from being mended."""
-        if not ids:
-            return
-        try:
-            mended = await self._store.reconcile(self._partition, workflow, status, ids, of_children=of_children)
-        except ServerRefused:
-            if len(ids) == 1:
-                raise
-            half = len(ids) // 2
-            try:
-                await self._mend(workflow, status, ids[:half], of_children=of_children)
-            finally:
-                await self._mend(workflow, status, ids[half:], of_children=of_children)
-            return
+        mended, refused = await self._store.reconcile_all(
+            self._partition, workflow, status, ids, of_children=of_children
+        )
         for id, what in mended:
             self._tell(f"{workflow}/{id}", what)
+        for error in refused.values():
+            raise error
 
     def _tell(self, name: str, what: Broken) -> None:
         if what in _UNMENDED:

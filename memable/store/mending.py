@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from memable import lua
+from memable.connection import ServerRefused
 from memable.holding import Outcome
 from memable.keys import InstanceKeys, Partition
 from memable.lua import Answer
@@ -72,6 +73,33 @@ class ForMending(StoreBase):
         script = with_keys(_RECONCILE, _RECONCILE.key_count - 1 + 2 * len(ids))
         found = [each.decode() for each in await self.connection.call(script, arguments)]
         return [(id, Broken(what)) for id, what in zip(found[::2], found[1::2], strict=True)]
+
+    async def reconcile_all(
+        self,
+        partition: Partition,
+        workflow: str,
+        status: Status,
+        ids: Sequence[str],
+        *,
+        of_children: bool = False,
+        mends: bool = True,
+    ) -> tuple[list[tuple[str, Broken]], dict[str, ServerRefused]]:
+        """The same for each of them, whatever the others are like; and those that Redis has refused to look at."""
+        if not ids:
+            return [], {}
+        try:
+            return await self.reconcile(partition, workflow, status, ids, of_children=of_children, mends=mends), {}
+        except ServerRefused as error:
+            if len(ids) == 1 or error.code == "NOPERM":
+                return [], dict.fromkeys(ids, error)
+        found, refused = list[tuple[str, Broken]](), dict[str, ServerRefused]()
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            some, others = await self.reconcile_all(
+                partition, workflow, status, half, of_children=of_children, mends=mends
+            )
+            found += some
+            refused |= others
+        return found, refused
 
     async def tidy(
         self, partition: Partition, workflow: str, entries: Sequence[tuple[str, str]], *, mends: bool = True

@@ -25,7 +25,8 @@ LAYERS = [
     "current_step durable_call context workflow",
     "announcement entering fleet forking inputs presence reading definitions listing watching invocation client",
     "arq_serializers runtime observability",
-    "engine cli",
+    "doctor engine",
+    "cli",
     "testing",
 ]
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
