@@ -44,13 +44,16 @@ class Mended:
 async def examine(patient: Patient, *, skip: Collection[str] = ()) -> list[Diagnosis]:
     """All checks but those whose names are to be skipped. Nothing is changed."""
     patient.forget()
-    seen = [await _look(patient, check) for check in CHECKS if check.name not in skip and _applies(patient, check)]
+    asked = [check for check in CHECKS if check.name not in skip and _applies(patient, check)]
+    seen = await asyncio.gather(*(_look(patient, check) for check in asked))
     for pause_s in PAUSES_S[: LOOKS - 1]:
         if not any(_may_pass(each) for each in seen):
             break
         await asyncio.sleep(pause_s)
         patient.forget()
-        seen = [await _look_again(patient, each) if _may_pass(each) else each for each in seen]
+        seen = await asyncio.gather(
+            *(_look_again(patient, each) if _may_pass(each) else _as_it_is(each) for each in seen)
+        )
     return seen
 
 
@@ -111,6 +114,7 @@ async def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Findi
             Severity.PROBLEM,
             f"Redis refuses to show it: {error.text}",
             means="a key is of another type, or does not hold what it should: see types",
+            topic="refused",
         )
     user, right = await patient.user(), missing_right(error)
     namespace = patient.keys.namespace
@@ -119,4 +123,5 @@ async def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Findi
         f"not looked at, user {user!r} has no right to {right or 'do so'}",
         means=error.text,
         todo=f"redis-cli ACL SETUSER {user} +{right}" if right else f"redis-cli ACL SETUSER {user} '~{namespace}:*'",
+        topic="closed",
     )

@@ -52,13 +52,15 @@ class Finding:
 
     severity: Severity
     what: str
-    """A sentence; or, with subjects, what they have in common. It tells the finding from the check's others."""
+    """A sentence; or, with subjects, what they have in common."""
     subjects: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those that it is true of, and what else there is to say of each."""
     means: str = ""
     todo: str = ""
     """The command, or the line of redis.conf. `WORKFLOW ID` in it stands for the first subject's."""
     mend: Mend | None = None
+    topic: str = ""
+    """What tells it from the check's others, where `what` says more than that."""
 
     def __str__(self) -> str:
         if not self.subjects:
@@ -84,7 +86,7 @@ class Finding:
     def still(self, later: list[Finding]) -> Finding | None:
         """What of it was seen again in a later look."""
         for each in later:
-            if each.what == self.what:
+            if (each.topic or each.what) == (self.topic or self.what):
                 if not self.subjects:
                     return each
                 subjects = {name: more for name, more in each.subjects.items() if name in self.subjects}

@@ -48,7 +48,7 @@ async def walk(patient: Patient) -> Walk:
 
 async def _walk(patient: Patient) -> Walk:
     seen, looked_at = Walk(), set[str]()
-    wrong = await patient.wrong_types()
+    wrong = await patient.known_wrong_types()
     lists = [
         (partition, workflow, status, partition.index(workflow, status, of_children=of_children))
         for partition, workflow, status, of_children in product(
@@ -58,7 +58,7 @@ async def _walk(patient: Patient) -> Walk:
     ]
     sizes = await asyncio.gather(*(patient.ask_or(0, "ZCARD", index) for *_, index in lists))
     share = max(PAGE, patient.limit // max(1, len([size for size in sizes if size])))
-    count = 0
+    count, left_out = 0, sum(max(0, size - share) for size in sizes)
     for (partition, workflow, status, index), size in zip(lists, sizes, strict=True):
         for first in range(0, min(size, share), PAGE):
             ids = _texts(await patient.ask_or([], "ZRANGE", index, first, min(first + PAGE, share) - 1))
@@ -66,9 +66,11 @@ async def _walk(patient: Patient) -> Walk:
             looked_at.update(each.keys.instance for each in places)
             count += len(places)
             await _look_at(patient, seen, places)
-    patient.covers("listed instances", count, sum(sizes))
+    patient.covers("listed instances", count, count + left_out)
     # hashes that stand in no list: the status does not matter, they are looked for under their own
-    hashes = [each for each in (await patient.scan()).instances("instance") if each.instance not in looked_at]
+    hashes = [
+        each for each in (await patient.scan_if_allowed()).instances("instance") if each.instance not in looked_at
+    ]
     unlisted = [Place(keys, Status.QUEUED) for keys in hashes if keys.stream not in wrong][: patient.limit]
     groups = defaultdict[tuple[Partition, str, bool], list[Place]](list)
     for each in unlisted:
@@ -97,6 +99,8 @@ async def _look_at(patient: Patient, seen: Walk, places: list[Place]) -> None:
         return
     store, one = patient.store, places[0]
     by_id = {each.keys.instance_id: each for each in places}
+    # before: who is gone and was on the leader's list is to be trimmed, though it may be off the list by now
+    to_be_trimmed = await _to_be_trimmed(patient, places) if one.status.is_terminal else set[str]()
     found, refused = await store.reconcile_all(
         one.keys.partition,
         one.keys.workflow,
@@ -111,7 +115,7 @@ async def _look_at(patient: Patient, seen: Walk, places: list[Place]) -> None:
     for id, error in refused.items():
         seen.refused[by_id[id].keys.name] = error
     for id, what in found:
-        if what is Broken.GONE and one.status.is_terminal and await _is_to_be_trimmed(patient, by_id[id].keys):
+        if what is Broken.GONE and id in to_be_trimmed:
             continue
         seen.broken[what][by_id[id].keys.name] = by_id[id]
     sound = [each for each in places if each.keys.instance_id not in refused]
@@ -121,9 +125,11 @@ async def _look_at(patient: Patient, seen: Walk, places: list[Place]) -> None:
         seen.children += [each.keys for each in sound]
 
 
-async def _is_to_be_trimmed(patient: Patient, keys: InstanceKeys) -> bool:
-    """Its retention is over, and the leader has it on its list."""
-    return await patient.ask_or(None, "ZSCORE", keys.expiry, keys.name) is not None
+async def _to_be_trimmed(patient: Patient, places: list[Place]) -> set[str]:
+    """The ids of those that the leader takes out of the listing when their retention is over."""
+    names = [each.keys.name for each in places]
+    scores = await patient.ask_or([None] * len(names), "ZMSCORE", places[0].keys.expiry, *names)
+    return {each.keys.instance_id for each, score in zip(places, scores, strict=True) if score is not None}
 
 
 # ── one check for each thing that can be broken ──────────────────────────────────────────────────────────────────────
@@ -226,6 +232,17 @@ async def asleep(patient: Patient) -> list[Finding]:
     seen = await walk(patient)
     sleeping, forgetful = seen.broken[Broken.ASLEEP], seen.broken[Broken.FORGETFUL]
     found = list[Finding]()
+    if unnoted := seen.broken[Broken.POINTS]:
+        found.append(
+            Finding(
+                Severity.WARNING,
+                "instances are suspended, and what they wait for is not noted",
+                dict.fromkeys(unnoted, ""),
+                means="a cancellation would not find their points, and nobody sees what they wait for",
+                todo="memable doctor --fix",
+                mend=Mend("it is noted, as its records say", _reconciling(patient, unnoted)),
+            )
+        )
 
     async def act(names: tuple[str, ...]) -> None:
         for name in names:
@@ -330,19 +347,20 @@ async def strays(patient: Patient) -> list[Finding]:
 
     A worker drops one that does not when it gets it. Until then it counts as work, for whatever scales workers.
     """
-    found, looked, total = dict[str, tuple[Partition, str, str, str]](), 0, 0
+    found, looked, left_out = dict[str, tuple[Partition, str, str, str]](), 0, 0
     for partition, workflow in product(patient.keys.partitions, await patient.workflows()):
-        stream = partition.stream(workflow)
-        total += await patient.ask_or(0, "XLEN", stream)
+        stream, before = partition.stream(workflow), looked
         async for page in patient.entries(stream, patient.limit - looked):
             looked += len(page)
             # what names no instance is given the name of one that cannot be
             named = {entry.decode(): named_by(fields) or "" for entry, fields in page}
             for entry in await patient.store.tidy(partition, workflow, list(named.items()), mends=False):
                 found[f"{stream} {entry}"] = (partition, workflow, entry, named[entry])
-    patient.covers("stream entries", looked, total)
+        if looked >= patient.limit:
+            left_out += max(0, await patient.ask_or(0, "XLEN", stream) - (looked - before))
+    patient.covers("stream entries", looked, looked + left_out)
     if not found:
-        return ok(f"all {looked} do")
+        return ok(f"all {looked} do" if looked else "there are none")
 
     async def act(names: tuple[str, ...]) -> None:
         for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
@@ -173,7 +173,7 @@ class Patient:
 
         async def read() -> Fleet:
             names = await self.workflows()
-            wrong = await self.wrong_types()
+            wrong = await self.known_wrong_types()
             sound = [
                 name for name in names if wrong.keys().isdisjoint(each.stream(name) for each in self.keys.partitions)
             ]
@@ -189,8 +189,7 @@ class Patient:
         """All that were announced, and those that have keys and were not."""
 
         async def read() -> list[str]:
-            announced = await fleet.workflow_names(self.store)
-            scan = await self.scan()
+            announced, scan = await fleet.workflow_names(self.store), await self.scan_if_allowed()
             found = {rest.partition("/")[0] for kind in ("stream", "index") for _, rest in scan.found.get(kind, ())}
             return sorted({*announced, *found} - {""})
 
@@ -199,6 +198,15 @@ class Patient:
     async def scan(self) -> Scan:
         """Keys of the namespace, as many as the limit allows, in no order."""
         return await self.once("scan", self._scan)
+
+    async def scan_if_allowed(self) -> Scan:
+        """The same; nothing, if the doctor's user may not scan."""
+        try:
+            return await self.scan()
+        except ServerRefused as error:
+            if not is_closed(error):
+                raise
+            return Scan()
 
     async def _scan(self) -> Scan:
         scan, cursor, visited = Scan(), b"0", 0
@@ -224,6 +232,15 @@ class Patient:
     async def wrong_types(self) -> dict[str, str]:
         """Keys that are not of the type that they must have, and the type that they have."""
         return await self.once("types", self._wrong_types)
+
+    async def known_wrong_types(self) -> Mapping[str, str]:
+        """The same; nothing, if the doctor's user may not look for them."""
+        try:
+            return await self.wrong_types()
+        except ServerRefused as error:
+            if not is_closed(error):
+                raise
+            return {}
 
     async def _wrong_types(self) -> dict[str, str]:
         keys, scan = self.keys, await self.scan()

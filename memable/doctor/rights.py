@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from typing import Final
 
 from memable import lua
@@ -17,7 +19,6 @@ from memable.state import Status
 
 Words = tuple[str, ...]
 
-_PERMITTED = lua.later("permitted")
 _NAMED: Final = 8
 """How many missing rights are named in a line."""
 
@@ -52,7 +53,7 @@ _WITH_A_WORD: Final = {Role.CLIENT: (), Role.WORKER: ("XGROUP CREATE", "XINFO CO
 
 def commands_of(role: Role) -> list[str]:
     """All commands that a client, or a worker, gives."""
-    scripts = SCRIPTS_OF_CLIENTS if role is Role.CLIENT else (each for each in lua.names() if each != "permitted")
+    scripts = SCRIPTS_OF_CLIENTS if role is Role.CLIENT else lua.names()
     return sorted({*commands_in(scripts), *_BESIDE_SCRIPTS[role].split(), *_WITH_A_WORD[role]})
 
 
@@ -149,9 +150,15 @@ def _finding(patient: Patient, user: str, role: Role, missing: Sequence[str]) ->
 
 async def _permitted(patient: Patient, commands: Sequence[str]) -> list[bool]:
     """Whether the doctor's own user may give each of them."""
-    known = examples(patient.keys)
-    bound = _PERMITTED.bind(any_key=known["HGET"][1], commands=["\n".join(known[each]) for each in commands])
-    return [bool(each) for each in await patient.connection.call(_PERMITTED, bound)]
+    known, script = examples(patient.keys), _permitted_script()
+    bound = script.bind(commands=["\n".join(known[each]) for each in commands])
+    return [bool(each) for each in await patient.connection.call(script, bound)]
+
+
+@cache
+def _permitted_script() -> lua.Script:
+    """It has no place among the scripts that change something: it asks the server about the user."""
+    return lua.assemble("permitted", files("memable.doctor").joinpath("permitted.lua").read_text("utf-8"))
 
 
 async def _may_write(patient: Patient) -> bool:

@@ -1,6 +1,6 @@
 -- reconcile: mend instances that nobody would ever take, wake or find, because something of theirs was lost outside of memable.
 -- MOVES  running -> queued
--- USES  state, timers, delivery, mending
+-- USES  state, timers, points, delivery, mending
 -- KEYS  stream     stream  entries that are missing, or were delivered and are held by nobody, are put in afresh
 -- KEYS  timers     zset    deadlines that are missing
 -- KEYS  found      zset    the index in which they were looked for, one of the next six
@@ -12,7 +12,7 @@
 -- KEYS  cancelled  zset
 -- KEYS  instances_and_steps...  hash  entry; a run whose entry or lease is lost is over, and the instance queued
 -- ARGV  mends, ids_names_events...
--- RETURNS  id, what, id, what … : `entry`, `lease`, `timer` or `listing` mended; `gone` from the listing, its hash is lost; `asleep` or `forgetful` for ever. Unless it `mends`: what it would do
+-- RETURNS  id, what, id, what … : `entry`, `lease`, `timer`, `points` or `listing` mended; `gone` from the listing, its hash is lost; `asleep` or `forgetful` for ever. Unless it `mends`: the same
 -- RETRY  nothing is left to mend
 local indexes = {queued = queued, running = running, suspended = suspended, completed = completed, failed = failed,
   cancelled = cancelled}
@@ -43,8 +43,10 @@ for at = 1, #instances_and_steps, 2 do
         mend_entry(here, instance, id, status, entry, events)
         note(is_unled and 'lease' or 'entry')
       end
+    elseif status == 'suspended' and not waiting then
+      note(mend_points(here, instance, steps) and 'points' or 'asleep')
     elseif status == 'suspended' and not has_open(steps, waiting) then
-      note(waiting and 'forgetful' or 'asleep')
+      note('forgetful')
     end
     if mend_timers(here, name, steps, (waiting or '') .. '\n' .. (retrying or ''), due_ms, known[7]) then note('timer') end
   end

@@ -34,6 +34,7 @@ _SAID: Final = {
     Broken.ENTRY: "its stream entry was lost, and it is queued again",
     Broken.LEASE: "it was running in nobody's hands, and is queued again",
     Broken.TIMER: "a timer of it was lost, and is there again",
+    Broken.POINTS: "what it waits for was not noted, and is now",
     Broken.LISTING: "it was not listed under its status, and is now",
     Broken.GONE: "its hash was lost, and with it the instance: it is out of the listing",
     Broken.ASLEEP: "it is suspended, and waits for nothing: resume it, or it sleeps for ever",

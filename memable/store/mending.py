@@ -33,6 +33,8 @@ class Broken(StrEnum):
     """Running, and in the hands of no run: it is queued again."""
     TIMER = "timer"
     """A timer of it was lost: it is there again."""
+    POINTS = "points"
+    """Suspended, and what it waits for is not noted: it is, as its records say."""
     LISTING = "listing"
     """Not listed under its status, or under another: it is."""
     GONE = "gone"

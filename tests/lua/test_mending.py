@@ -37,7 +37,7 @@ async def everything(stage: Stage) -> object:
         (Status.SUSPENDED, "ZREM {listed} 42", Broken.LISTING),
         (Status.COMPLETED, "ZREM {listed} 42", Broken.LISTING),
         (Status.QUEUED, "DEL {instance}", Broken.GONE),
-        (Status.SUSPENDED, "HDEL {instance} waiting", Broken.ASLEEP),
+        (Status.SUSPENDED, "HDEL {instance} waiting", Broken.POINTS),
         (Status.SUSPENDED, "DEL {steps}", Broken.FORGETFUL),
     ],
 )

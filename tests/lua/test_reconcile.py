@@ -8,9 +8,9 @@ import pytest
 
 from memable.holding import LeaseLost
 from memable.keys import GROUP, InstanceKeys
-from memable.state import Status
+from memable.state import Status, StepKind
 from memable.store import Broken
-from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval, timer
+from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval, first, member, timer
 
 Loss = Callable[[Stage, InstanceKeys, str], Awaitable[object]]
 
@@ -122,9 +122,21 @@ async def test_one_that_moved_on_between_being_listed_and_looked_at_is_left_alon
     assert await stage.check() == before
 
 
+async def test_what_one_waits_for_is_noted_again(stage: Stage) -> None:
+    race = [member("a"), member("b", StepKind.TIMER)]
+    points = [approval("a", choice="race"), timer("b", after_ms=1e9, choice="race"), approval("c")]
+    held = await stage.parked(first("race", *race), *points)
+    await stage.command("HDEL", held.keys.instance, "waiting", "choosing")
+    assert await reconcile(stage, held.keys, Status.SUSPENDED) == [("42", "points")]
+    assert await reconcile(stage, held.keys, Status.SUSPENDED) == []
+    assert {*(await stage.fields(held.keys))["waiting"].split("\n")} == {"a", "b", "c"}
+    await stage.cancel(held.keys)
+
+
 async def test_one_that_waits_for_nothing_is_told(stage: Stage) -> None:
     held = await stage.parked()
     await stage.command("HDEL", held.keys.instance, "waiting")
+    await stage.command("DEL", held.keys.steps)
     assert await reconcile(stage, held.keys, Status.SUSPENDED) == [("42", "asleep")]
     await stage.delete(held.keys)
 

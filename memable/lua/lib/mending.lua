@@ -48,3 +48,20 @@ local function has_open(steps, lines)
   end
   return false
 end
+
+-- which points are open, as the records say
+local function mend_points(here, instance, steps)
+  local lines, is_mended = {}, false
+  for _, field in ipairs(redis.call('HKEYS', steps)) do
+    local key = string.match(field, '^_open:(.*)$')
+    if key then
+      local name = line_field(open_point(steps, key).kind)
+      lines[name] = lines[name] and lines[name] .. '\n' .. key or key
+    end
+  end
+  for name, keys in pairs(lines) do
+    is_mended = true
+    if here.mends then redis.call('HSET', instance, name, keys) end
+  end
+  return is_mended
+end

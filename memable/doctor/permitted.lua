@@ -1,5 +1,4 @@
 -- permitted: which of some commands the user of this connection may give.
--- KEYS  any_key   any  of the namespace: nothing is read
 -- ARGV  commands...
 -- RETURNS  1 or 0 for each; its words are one a line
 -- RETRY  changes nothing
