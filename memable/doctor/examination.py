@@ -51,9 +51,10 @@ async def examine(patient: Patient, *, skip: Collection[str] = ()) -> list[Diagn
             break
         await asyncio.sleep(pause_s)
         patient.forget()
-        seen = await asyncio.gather(
-            *(_look_again(patient, each) if _may_pass(each) else _as_it_is(each) for each in seen)
-        )
+        passing = [each for each in seen if _may_pass(each)]
+        later = await asyncio.gather(*(_look_again(patient, each) for each in passing))
+        now = {each.check.name: each for each in later}
+        seen = [now.get(each.check.name, each) for each in seen]
     return seen
 
 

@@ -68,7 +68,7 @@ class Finding:
         shown = [f"{name} ({more})" if more else name for name, more in list(self.subjects.items())[:SHOWN]]
         rest = len(self.subjects) - len(shown)
         names = f"{', '.join(shown)} and {rest} more" if rest else ", ".join(shown)
-        return f"{len(self.subjects)} {self.what}: {names}"
+        return f"{self.what}: {names}"
 
     @property
     def examples(self) -> list[str]:

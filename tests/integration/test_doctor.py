@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -13,12 +14,14 @@ import redis
 import memable
 from memable import App, ChildFailed, Client, Context, Engine, Settings, Status, SuspendPoint
 from memable.announcement import announcement
+from memable.cli.root import run
 from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection
 from memable.doctor import CHECKS, Diagnosis, Patient, Severity, examination, examine, mend, visiting, worst
+from memable.doctor.__main__ import table
 from memable.doctor.server import LISTPACKS, version
 from memable.embedded import TemporaryServer
-from memable.keys import GROUP, InstanceKeys, child_id
+from memable.keys import ENTRY_FIELD, GROUP, LAYOUT, InstanceKeys, Keys, child_id
 from memable.presence import Presence, own_version
 from memable.runtime.intake import make_group
 from memable.store import Store
@@ -421,7 +424,7 @@ async def test_only_the_first_few_are_named(scene: Scene) -> None:
     async with visiting(settings(scene.url, scene.store.keys.namespace), 10_000) as patient:
         seen = await examine(patient, skip=SERVER)
         assert bad(seen)["entries"] == (
-            "5 instances are queued or running without a stream entry: "
+            "instances are queued or running without a stream entry: "
             "greet/0 (queued), greet/1 (queued), greet/2 (queued) and 2 more"
         )
         await mend(seen)
@@ -561,7 +564,104 @@ def test_small_hashes_are_as_small_as_in_the_file_for_deployments() -> None:
     assert {f"{name} {size}" for name, size in LISTPACKS.items()} <= set(lines)
 
 
+# ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+async def doctor(
+    scene: Scene, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Awaitable[Ran]]:
+    """`memable doctor` for the namespace, without the checks of the server, which other tests share."""
+    monkeypatch.setenv("MEMABLE_REDIS_URL", scene.url)
+    monkeypatch.setenv("MEMABLE_NAMESPACE", scene.store.keys.namespace)
+    skipped = [word for name in SERVER for word in ("--skip", name)]
+
+    async def call(*words: str) -> Ran:
+        code = await asyncio.to_thread(run, ["doctor", *skipped, *words])
+        return Ran(code, *capfd.readouterr())
+
+    return call
+
+
+async def test_the_command_says_what_it_would_mend_and_mends_it(
+    scene: Scene, doctor: Callable[..., Awaitable[Ran]]
+) -> None:
+    well = await doctor()
+    assert (well.code, well.err) == (0, "")
+    assert well.out.endswith("\nnothing is wrong\n")
+    await lost_entry(scene)
+    ill = await doctor()
+    assert ill.code == 1
+    for line in (
+        "entries          problem  instances are queued or running without a stream entry: greet/1 (queued)",
+        "  do: memable doctor --fix",
+        "  --fix: it is queued again, with an entry",
+        "1 problem; --fix mends 1 of them",
+    ):
+        assert f"\n{line}\n" in ill.out, ill.out
+    told = (await doctor("--json")).document
+    assert (told["worst"], told["mended"]) == ("problem", [])
+    (finding,) = [each for each in told["findings"] if each["severity"] == "problem"]
+    assert finding == {
+        "check": "entries",
+        "severity": "problem",
+        "found": "instances are queued or running without a stream entry: greet/1 (queued)",
+        "count": 1,
+        "examples": ["greet/1"],
+        "means": "no worker will take them; a leader mends it on its next round, which takes a minute or more",
+        "todo": "memable doctor --fix",
+        "fix": "it is queued again, with an entry",
+    }
+    fixed = await doctor("--fix")
+    assert fixed.code == 0
+    assert fixed.out.splitlines()[0] == (
+        "mended entries: instances are queued or running without a stream entry: greet/1 (queued): "
+        "it is queued again, with an entry"
+    )
+    assert (await doctor("--json")).document["coverage"]["stream entries"] == {"seen": 1, "total": 1}
+
+
+async def test_the_command_says_what_it_has_not_looked_at(scene: Scene, doctor: Callable[..., Awaitable[Ran]]) -> None:
+    await scene.client.invoke_many(greet, ["you"] * 3)
+    assert "\nlooked at 1 of 3 stream entries; --limit 3 looks at all\n" in (await doctor("--limit", "1")).out
+
+
+async def test_what_is_skipped_is_not_asked(scene: Scene, doctor: Callable[..., Awaitable[Ran]]) -> None:
+    await lost_entry(scene)
+    assert (await doctor("--skip", "entries")).code == 0
+    assert (await doctor("--skip", "nothing")).code == 2
+    assert (await doctor("--fix")).code == 0
+
+
+async def test_a_server_that_is_not_there_is_one_line(doctor: Callable[..., Awaitable[Ran]]) -> None:
+    away = await doctor("--url", "unix:///nowhere/s")
+    assert (away.code, away.out) == (2, "")
+    assert away.err.startswith("memable: cannot reach Redis at unix:///nowhere/s")
+    assert len(away.err.splitlines()) == 1
+
+
+def test_the_page_has_what_the_checks_say_of_themselves() -> None:
+    assert table() in (ROOT / "docs" / "doctor.md").read_text("utf-8"), "run: python -m memable.doctor docs/doctor.md"
+
+
 # ── users who may not do everything ──────────────────────────────────────────────────────────────────────────────────
+
+
+def let(admin: redis.Redis, user: str, *rules: str) -> None:
+    """Have a user with these rules, who logs in with `secret`."""
+    admin.acl_setuser(user, enabled=True, reset=True)
+    ask: Any = admin.execute_command
+    ask("ACL", "SETUSER", user, ">secret", *rules)
 
 
 def url_of(server: TemporaryServer, user: str) -> str:
@@ -571,7 +671,7 @@ def url_of(server: TemporaryServer, user: str) -> str:
 async def test_a_user_who_may_not_run_scripts_is_named_with_the_right_that_is_missing(
     server: TemporaryServer, admin: redis.Redis
 ) -> None:
-    admin.execute_command("ACL", "SETUSER", "web", "on", ">secret", "~*", "&*", "+@all", "-evalsha")
+    let(admin, "web", "~*", "&*", "+@all", "-evalsha")
     seen = await examined(url_of(server, "web"), skip=frozenset())
     told = bad(seen)
     assert told["rights"] == "user 'web' lacks rights of a client: evalsha"
@@ -580,7 +680,7 @@ async def test_a_user_who_may_not_run_scripts_is_named_with_the_right_that_is_mi
 
 
 async def test_the_user_of_a_worker_is_named_too(server: TemporaryServer, admin: redis.Redis) -> None:
-    admin.execute_command("ACL", "SETUSER", "crew", "on", ">secret", "~*", "&*", "+@all", "-xpending")
+    let(admin, "crew", "~*", "&*", "+@all", "-xpending")
     endpoint = Endpoint.from_url(url_of(server, "crew"), client_name="memable-worker:w")
     connection = ScriptConnection(endpoint, give_up_after_s=5)
     await connection.start()
@@ -603,7 +703,7 @@ async def test_the_user_of_a_worker_is_named_too(server: TemporaryServer, admin:
 async def test_a_user_of_few_rights_sees_what_it_may(
     server: TemporaryServer, admin: redis.Redis, rights: str, said: str
 ) -> None:
-    admin.execute_command("ACL", "SETUSER", "eve", "on", ">secret", "~*", "&*", "-@all", *rights.split())
+    let(admin, "eve", "~*", "&*", "-@all", *rights.split())
     async with Engine(app, url=server.url) as engine:
         await engine.invoke(greet, "you")
         seen = await examined(url_of(server, "eve"), skip=frozenset())
@@ -622,7 +722,8 @@ async def test_users_for_deployments_have_all_the_rights_that_the_doctor_asks_fo
     lines = (ROOT / "deploy" / "acl" / "users.acl").read_text("utf-8").splitlines()
     for line in lines:
         _, user, *rights = line.split()
-        admin.execute_command("ACL", "SETUSER", user, *rights, *([">secret"] if "on" in rights else ()))
+        if user != "default":
+            let(admin, user, *rights)
     for user, said in (
         ("memable-worker", "user 'memable-worker' may do all that workers do"),
         ("memable-client", "user 'memable-client' may do all that clients do"),
@@ -634,9 +735,9 @@ async def test_users_for_deployments_have_all_the_rights_that_the_doctor_asks_fo
 
 
 async def test_who_may_not_mend_is_told(server: TemporaryServer, admin: redis.Redis) -> None:
-    admin.execute_command("ACL", "SETUSER", "eve", "on", ">secret", "~*", "&*", "+@all", "-xdel")
-    admin.execute_command("HSET", "memable:meta", "layout", "1", "partitions", "1")
-    admin.execute_command("XADD", "memable:{0}:stream:greet", "*", "i", "9")
+    let(admin, "eve", "~*", "&*", "+@all", "-xdel")
+    admin.hset("memable:meta", mapping={"layout": LAYOUT, "partitions": 1})
+    admin.xadd(Keys("memable", partitions=1).of("greet", "9").stream, {ENTRY_FIELD: "9"})
     async with visiting(settings(url_of(server, "eve")), 10) as patient:
         seen = await examine(patient, skip={"rights"})
         refused = {each.check.name: each.refused for each in await mend(seen)}
