@@ -28,6 +28,11 @@ async def turns(url: str, predicate: Callable[[Answer], bool]) -> None:
     await until(asked, f"another answer of {url}")
 
 
+async def says(url: str, answer: tuple[int, str]) -> None:
+    """At some time: on a machine that is slow enough every loop looks blocked for a moment."""
+    await turns(url, lambda each: each == answer)
+
+
 async def test_livez_is_red_while_the_loop_is_blocked_and_says_by_what(redis_url: str, namespace: str) -> None:
     """The loop cannot answer meanwhile: a thread of the test looks, and lets it go on once it has seen red."""
     app, seen = App(), list[Answer]()
@@ -53,7 +58,8 @@ async def test_livez_is_red_while_the_loop_is_blocked_and_says_by_what(redis_url
     settings = Settings(namespace=namespace, metrics_port=0, lease=LEASE_S)
     async with Engine(app, url=redis_url, settings=settings) as engine:
         url = url_of(engine)
-        assert await ask(f"{url}/livez") == await ask(f"{url}/readyz") == OK
+        await says(f"{url}/livez", OK)
+        await says(f"{url}/readyz", OK)
         looking = asyncio.create_task(asyncio.to_thread(look, url))
         await (await engine.invoke(careless, id="42")).result()
         await looking
@@ -62,7 +68,7 @@ async def test_livez_is_red_while_the_loop_is_blocked_and_says_by_what(redis_url
         for each in (live, ready):
             assert each.text.startswith("the event loop has been blocked for ")
             assert each.text.endswith(" s by step 'block:v1' of careless/42\n")
-        await turns(f"{url}/livez", lambda answer: answer == OK)
+        await says(f"{url}/livez", OK)
 
 
 async def test_livez_is_red_when_the_loop_that_takes_work_has_ended(redis_url: str, namespace: str) -> None:
@@ -70,8 +76,7 @@ async def test_livez_is_red_when_the_loop_that_takes_work_has_ended(redis_url: s
     async with Engine(app, url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
         taking, _ = engine._runtime._loops
         taking.cancel()
-        await turns(f"{url_of(engine)}/livez", lambda answer: answer.status == 503)
-        assert await ask(f"{url_of(engine)}/livez") == (503, "the loop that takes work has ended\n")
+        await says(f"{url_of(engine)}/livez", (503, "the loop that takes work has ended\n"))
 
 
 async def test_livez_is_red_when_the_loop_that_takes_work_is_stuck(
@@ -79,10 +84,9 @@ async def test_livez_is_red_when_the_loop_that_takes_work_is_stuck(
 ) -> None:
     monkeypatch.setattr("memable.runtime.intake._STUCK_S", 0.0)  # so every read counts
     async with Engine(App(), url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
-        app_less = url_of(engine)  # it reads nothing: it has no workflows
-        assert await ask(f"{app_less}/livez") == OK
+        await says(f"{url_of(engine)}/livez", OK)  # without workflows it reads nothing
     async with Engine(reading(), url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
-        await turns(f"{url_of(engine)}/livez", lambda answer: answer == (503, "the loop that takes work is stuck\n"))
+        await says(f"{url_of(engine)}/livez", (503, "the loop that takes work is stuck\n"))
 
 
 def reading() -> App:
@@ -98,16 +102,12 @@ def reading() -> App:
 async def test_readyz_is_red_while_redis_is_away_and_livez_is_not(server: TemporaryServer) -> None:
     async with Engine(App(), url=server.url, settings=Settings(metrics_port=0)) as engine:
         url = url_of(engine)
-        assert await ask(f"{url}/readyz") == OK
+        await says(f"{url}/readyz", OK)
         await asyncio.to_thread(server.kill)
-        await turns(f"{url}/readyz", lambda answer: answer.status == 503)
-        assert (await ask(f"{url}/readyz")).text in (
-            "Redis does not serve it\n",
-            "it cannot read its streams\n",
-        )
-        assert await ask(f"{url}/livez") == OK
+        await says(f"{url}/readyz", (503, "Redis does not serve it\n"))
+        await says(f"{url}/livez", OK)
         await asyncio.to_thread(server.start)
-        await turns(f"{url}/readyz", lambda answer: answer == OK)
+        await says(f"{url}/readyz", OK)
 
 
 async def test_a_worker_that_stops_is_not_ready_but_lives_until_its_runs_have_ended(
@@ -116,12 +116,12 @@ async def test_a_worker_that_stops_is_not_ready_but_lives_until_its_runs_have_en
     async with worker(MEMABLE_METRICS_PORT="0") as process, memable.connect(server.url) as client:
         await process.logged("metrics and health are at http://127.0.0.1:")
         url = process.log.partition("metrics and health are at ")[2].split()[0]
-        assert await ask(f"{url}/readyz") == OK
+        await says(f"{url}/readyz", OK)
         invocation = await client.invoke("hold", "held")
         await until((tmp_path / "held.started").exists, "the step")
         process.process.send_signal(signal.SIGTERM)
-        await turns(f"{url}/readyz", lambda answer: answer == (503, "it is stopping\n"))
-        assert await ask(f"{url}/livez") == OK
+        await says(f"{url}/readyz", (503, "it is stopping\n"))
+        await says(f"{url}/livez", OK)
         assert "memable_slots_used 1.0" in (await ask(f"{url}/metrics")).text
         (tmp_path / "held.go").touch()
         assert await invocation.result() == process.pid
@@ -141,4 +141,4 @@ def test_processes_of_a_fleet_have_ports_of_their_own() -> None:
 @pytest.mark.parametrize("path", ["/", "/healthz"])
 async def test_another_path_is_told_which_there_are(redis_url: str, namespace: str, path: str) -> None:
     async with Engine(App(), url=redis_url, settings=Settings(namespace=namespace, metrics_port=0)) as engine:
-        assert await ask(url_of(engine) + path) == (404, "there is only /metrics, /livez, /readyz\n")
+        await says(url_of(engine) + path, (404, "there is only /metrics, /livez, /readyz\n"))
