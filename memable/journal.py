@@ -36,7 +36,7 @@ from memable.errors import (
 from memable.keys import INTERNAL_PREFIX, OPEN_PREFIX
 from memable.state import StepKind, StepRecord, StepState
 
-_OPEN = OPEN_PREFIX.encode()
+_OPEN, _INTERNAL = OPEN_PREFIX.encode(), INTERNAL_PREFIX.encode()
 _RESULT, _ERROR = b',"result":', b',"error":'
 _SUSPENDED, _RETRYING = b'{"state":"suspended"', b'{"state":"retrying"'
 _ENDED = (b'{"state":"completed"', b'{"state":"failed"')
@@ -233,9 +233,13 @@ class Journal:
     def __init__(self, steps: dict[bytes, bytes]) -> None:
         self._new: set[str] = set()
         """Keys that a call found no record of: they will have one."""
-        internal = INTERNAL_PREFIX.encode()
-        self._records = {key.decode(): raw for key, raw in steps.items() if not key.startswith(internal)}
-        self._open = {key.removeprefix(_OPEN).decode() for key in steps if key.startswith(_OPEN)}
+        self._records: dict[str, bytes] = {}
+        self._open: set[str] = set()
+        for key, raw in steps.items():
+            if not key.startswith(_INTERNAL):
+                self._records[key.decode()] = raw
+            elif key.startswith(_OPEN):
+                self._open.add(key.removeprefix(_OPEN).decode())
         self._not_handed_back = set(filter(self.has_ended, self._records))
 
     def open_keys(self) -> list[str]:

@@ -53,7 +53,7 @@ class Answer(IntEnum):
 Argument = bytes | str | int | float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Script:
     """One script of this folder."""
 

@@ -45,13 +45,12 @@ class Races:
         store: Store,
         journal: Journal,
         recordings: dict[str, asyncio.Task[None]],
+        lost: dict[str, str],
         names: TypeCodec,
         loser_grace_s: float,
     ) -> None:
         self.run, self.store, self.journal, self.recordings, self.names = run, store, journal, recordings, names
-        self.loser_grace_s = loser_grace_s
-        self.lost: dict[str, str] = {}
-        """Keys of the calls that have lost, and of the `first` in which they did."""
+        self.lost, self.loser_grace_s = lost, loser_grace_s
 
 
 class Race:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from memable.children_call import ChildrenCall
@@ -122,6 +122,8 @@ class Run:
         self._used: set[str] = set()
         self._failures: list[tuple[BaseException, str]] = []
         self._recordings: dict[str, asyncio.Task[None]] = {}
+        self._lost: dict[str, str] = {}
+        """Keys of the calls that have lost, and of the `first` in which they did."""
         self._maps: dict[str, MapCall] = {}
         self._refusals = 0
         self._next_life: NextLife | None = None
@@ -131,11 +133,22 @@ class Run:
         self._tasks = RunTasks(self.name, workshop.activity, self._changed)
         self._farewell = Farewell(self.name, self._tasks)
         # else each run would be a cycle, left to the garbage collector; whoever calls them has the run
-        me = weakref.proxy(self)
-        self._children = Children(me, workshop.store, workshop.codec, workshop.definitions)
-        self.rest = Rest(me, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
-        self._races = Races(
-            me, workshop.store, self._journal, self._recordings, workshop.codec.of(str), workshop.park_grace_s
+        self._me = weakref.proxy(self)
+        self.rest = Rest(self._me, workshop.store, self._journal, self._tasks, workshop.park_grace_s)
+
+    # what few runs need
+
+    @cached_property
+    def _children(self) -> Children:
+        workshop = self._workshop
+        return Children(self._me, workshop.store, workshop.codec, workshop.definitions)
+
+    @cached_property
+    def _races(self) -> Races:
+        workshop = self._workshop
+        names = workshop.codec.of(str)
+        return Races(
+            self._me, workshop.store, self._journal, self._recordings, self._lost, names, workshop.park_grace_s
         )
 
     # ── what the context shows ───────────────────────────────────────────────────────────────────────────────────
@@ -374,7 +387,7 @@ class Run:
                 raise
 
     def _use(self, what: str, key: str) -> None:
-        if key in self._used or key in self._races.lost:
+        if key in self._used or key in self._lost:
             raise DuplicateStep(f"{what} {key!r} of {self.name}", key)
         self._used.add(key)
 
