@@ -222,6 +222,12 @@ def test_what_needs_an_extra_says_so_in_one_line(extra: str, bare: Path, tmp_pat
     assert f"pip install 'memable[{extra}]'" in text.splitlines()[-1]
 
 
+def test_the_extras_of_a_fleet_bring_what_is_imported_for_them(wheel: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv", wheel, "worker", "metrics", "otel") / "python"
+    modules = ["cli.root", "runtime.arq_host", "observability.exposition", "observability.tracing"]
+    assert not said(python, "-c", "; ".join(f"import memable.{each}" for each in modules), cwd=tmp_path)
+
+
 def test_what_is_shown_is_found_in_what_is_printed() -> None:
     printed = "noise\nstate      suspended: approval\nmore\ncharge:v1  completed  1\n"
     assert is_shown(["state … approval", "charge:v1 … 1"], printed)
