@@ -24,6 +24,9 @@ from packaging.requirements import Requirement
 from tests.markdown import README, ROOT, assert_printed, blocks
 from tests.quick_start import commands, is_installation, is_shown, play
 
+# environments are made, and a whole page is played: minutes on a slow machine
+pytestmark = pytest.mark.timeout(600)
+
 EXTRAS = {"worker", "embedded", "metrics", "otel", "dev"}
 # what is of no use without the repository: what CI and git read
 NOT_IN_SDIST = re.compile(r"\.ci/|\.git")
