@@ -167,6 +167,12 @@ class Monitor:
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _keep_on(pid: int, cores: set[int]) -> None:
+    """All threads of a process."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
 def cpu_s(pid: int) -> float:
     """The CPU time of another process, to the nanosecond: Linux has a clock for each (clock_getcpuclockid(3))."""
     return time.clock_gettime(~pid << 3 | 2)
@@ -208,6 +214,22 @@ class Bench:
         begin_s, used_s = cpu_s(self.server_pid), list[float]()
         yield used_s
         used_s.append(cpu_s(self.server_pid) - begin_s)
+
+    @contextmanager
+    def apart(self, pid: int) -> Iterator[None]:
+        """Keep a process and the server on a core each, if there are two."""
+        cores = os.sched_getaffinity(0)
+        if len(cores) < 2:
+            yield
+            return
+        one, other, *_ = sorted(cores)
+        try:
+            _keep_on(pid, {one})
+            _keep_on(self.server_pid, {other})
+            yield
+        finally:
+            _keep_on(pid, cores)
+            _keep_on(self.server_pid, cores)
 
     # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
 
