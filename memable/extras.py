@@ -22,5 +22,9 @@ def what_to_install(error: ModuleNotFoundError) -> str | None:
     "this needs arq, which is not installed: pip install 'memable[worker]'"
     """
     package = (error.name or "").partition(".")[0]
-    extra = EXTRA_OF.get(package)
-    return None if extra is None else f"this needs {package}, which is not installed: pip install 'memable[{extra}]'"
+    return missing(package) if package in EXTRA_OF else None
+
+
+def missing(package: str) -> str:
+    """The line for a package of an extra."""
+    return f"this needs {package}, which is not installed: pip install 'memable[{EXTRA_OF[package]}]'"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from memable.errors import StorageError
+from memable.extras import missing
 from memable.fleet import Load, loads
 from memable.presence import own_version
 from memable.runtime.observing import Observer, WatchedWorker, all_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("memable.endpoint")
 
 _COUNT_EVERY_S: Final = 5.0
-_WITHOUT_CLIENT: Final = "metrics need prometheus-client: pip install 'memable[metrics]'"
+_WITHOUT_CLIENT: Final = missing("prometheus_client")
 
 
 class Watch:
