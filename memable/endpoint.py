@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -57,6 +58,7 @@ Word = bytes | str | int | float
 
 # its own annotation is a tuple of exactly one word
 _pack = cast("Callable[[Sequence[Word]], bytes]", hiredis.pack_command)
+_FORBIDDEN_IN_SCRIPT = re.compile(r"ACL failure in script|user executing the script can't|has no permissions to")
 _POOL_OPTIONS = ("max_connections", "timeout")
 _INCOMPLETE = object()
 
@@ -70,6 +72,11 @@ class ServerRefused(StorageError):
         super().__init__(f"Redis at {safe_url} refused {what}: {text}")
         self.text = text
         self.code = text.partition(" ")[0]
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the user has no right to it; what a script may not do is told in other words by each server."""
+        return self.code == "NOPERM" or _FORBIDDEN_IN_SCRIPT.search(self.text) is not None
 
 
 class EndpointWrong(StorageError):

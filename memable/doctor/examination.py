@@ -106,10 +106,10 @@ async def _look(patient: Patient, check: Check) -> Diagnosis:
     try:
         return Diagnosis(check, tuple(await check.ask(patient)))
     except ServerRefused as error:
-        return Diagnosis(check, (await _unseen(patient, check, error),))
+        return Diagnosis(check, (_unseen(patient, check, error),))
 
 
-async def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Finding:
+def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Finding:
     if not is_closed(error):
         return Finding(
             Severity.PROBLEM,
@@ -117,12 +117,11 @@ async def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Findi
             means="a key is of another type, or does not hold what it should: see types",
             topic="refused",
         )
-    user, right = await patient.user(), missing_right(error)
-    namespace = patient.keys.namespace
+    user, right = patient.user, missing_right(error)
     return Finding(
         Severity.NOTE if check.is_of_server else Severity.WARNING,
         f"not looked at, user {user!r} has no right to {right or 'do so'}",
         means=error.text,
-        todo=f"redis-cli ACL SETUSER {user} +{right}" if right else f"redis-cli ACL SETUSER {user} '~{namespace}:*'",
+        todo=f"redis-cli ACL SETUSER {user} +{right}" if right else "redis-cli ACL LOG, which says what it was refused",
         topic="closed",
     )

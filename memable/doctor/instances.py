@@ -77,7 +77,7 @@ async def _walk(patient: Patient) -> Walk:
         groups[each.keys.partition, each.keys.workflow, each.of_children].append(each)
     for group in groups.values():
         for first in range(0, len(group), PAGE):
-            await _look_at(patient, seen, group[first : first + PAGE])
+            await _look_at(patient, seen, group[first : first + PAGE], is_listed=False)
     return seen
 
 
@@ -93,7 +93,7 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
-async def _look_at(patient: Patient, seen: Walk, places: list[Place]) -> None:
+async def _look_at(patient: Patient, seen: Walk, places: list[Place], *, is_listed: bool = True) -> None:
     """All of them of one workflow and partition, looked for under one status; children, or none."""
     if not places:
         return
@@ -119,8 +119,9 @@ async def _look_at(patient: Patient, seen: Walk, places: list[Place]) -> None:
             continue
         seen.broken[what][by_id[id].keys.name] = by_id[id]
     sound = [each for each in places if each.keys.instance_id not in refused]
-    immortal = await asyncio.gather(*(store.retain(each.keys, 1, mends=False) for each in sound))
-    seen.immortal |= {each.keys.name: each for each, is_so in zip(sound, immortal, strict=True) if is_so}
+    if one.status.is_terminal or not is_listed:
+        immortal = await asyncio.gather(*(store.retain(each.keys, 1, mends=False) for each in sound))
+        seen.immortal |= {each.keys.name: each for each, is_so in zip(sound, immortal, strict=True) if is_so}
     if one.of_children and not one.status.is_terminal:
         seen.children += [each.keys for each in sound]
 

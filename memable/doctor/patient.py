@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
 from memable import fleet
 from memable.codec import Codec
@@ -41,16 +42,15 @@ SETTINGS: Final = (
 
 _NO_COMMAND = re.compile(r"unknown (sub)?command|unknown or disabled", re.IGNORECASE)
 _REFUSED_COMMAND = re.compile(r"run the '([^']+)'")
-_REFUSED_USER = re.compile(r"User (\S+) has no permissions")
 
 
 def is_closed(refused: ServerRefused) -> bool:
     """Whether it is the user's rights that are missing, or the command: it is renamed, or closed by a provider."""
-    return refused.code == "NOPERM" or _NO_COMMAND.search(refused.text) is not None
+    return refused.is_forbidden or _NO_COMMAND.search(refused.text) is not None
 
 
 def missing_right(refused: ServerRefused) -> str | None:
-    """The command that the user may not give, as ACL rules write it."""
+    """The command that the user may not give, as ACL rules write it, where the server names it."""
     found = _REFUSED_COMMAND.search(refused.text)
     return found[1] if found else None
 
@@ -150,17 +150,10 @@ class Patient:
 
         return await self.once("config", read)
 
-    async def user(self) -> str:
+    @property
+    def user(self) -> str:
         """As whom the doctor has logged in."""
-
-        async def read() -> str:
-            try:
-                return str((await self.ask("ACL", "WHOAMI")).decode())
-            except ServerRefused as error:
-                found = _REFUSED_USER.search(error.text)
-                return found[1] if found else "USER"
-
-        return await self.once("user", read)
+        return unquote(urlsplit(self.endpoint.url).username or "default")
 
     async def now_s(self) -> float:
         """Redis's clock."""
@@ -190,7 +183,8 @@ class Patient:
 
         async def read() -> list[str]:
             announced, scan = await fleet.workflow_names(self.store), await self.scan_if_allowed()
-            found = {rest.partition("/")[0] for kind in ("stream", "index") for _, rest in scan.found.get(kind, ())}
+            kinds = ("stream", "index", "instance")
+            found = {rest.partition("/")[0] for kind in kinds for _, rest in scan.found.get(kind, ())}
             return sorted({*announced, *found} - {""})
 
         return await self.once("workflows", read)
@@ -246,7 +240,8 @@ class Patient:
         keys, scan = self.keys, await self.scan()
         expected = {keys.workflows: "hash", keys.workers: "zset", Keys.meta(keys.namespace): "hash"}
         for kind, places in scan.found.items():
-            for partition, rest in places:
+            # of the many that an instance has one each, no more than instances are looked at
+            for partition, rest in places[: self.limit]:
                 if kind in TYPES:
                     expected[f"{partition.prefix}{kind}:{rest}" if rest else f"{partition.prefix}{kind}"] = TYPES[kind]
         names = list(expected)

@@ -112,7 +112,7 @@ async def rights(patient: Patient) -> list[Finding]:
     Looked at are the doctor's own user and, where it may ask (`CLIENT LIST`, `ACL DRYRUN`), those of the workers and
     clients that are connected. deploy/acl has users whose rights are tested.
     """
-    me = await patient.user()
+    me = patient.user
     found = [finding async for finding in _others(patient, me)]
     try:
         may = dict(zip(_all(), await _permitted(patient, _all()), strict=True))
@@ -166,7 +166,7 @@ async def _may_write(patient: Patient) -> bool:
     try:
         await patient.ask("HDEL", patient.keys.of("doctor", "nobody").inbox, "nothing")
     except ServerRefused as error:
-        return error.code != "NOPERM"
+        return not error.is_forbidden
     return True
 
 

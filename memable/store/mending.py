@@ -92,7 +92,7 @@ class ForMending(StoreBase):
         try:
             return await self.reconcile(partition, workflow, status, ids, of_children=of_children, mends=mends), {}
         except ServerRefused as error:
-            if len(ids) == 1 or error.code == "NOPERM":
+            if len(ids) == 1 or error.is_forbidden:
                 return [], dict.fromkeys(ids, error)
         found, refused = list[tuple[str, Broken]](), dict[str, ServerRefused]()
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
