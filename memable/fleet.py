@@ -33,6 +33,8 @@ class Worker:
     """The partitions that it leads."""
     presence: Presence | None = None
     """What it said of itself; nothing from one of another version."""
+    ahead_s: float | None = None
+    """How far its clock was before Redis's at its last beat, if it said so; behind it if negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def _workers(alive: Alive, said: Iterable[Presence | None], led: list[str | None
             silent_s=max(0.0, at_s - sign_s),
             leads=tuple(number for number, leader in enumerate(led) if leader == name),
             presence=presence,
+            ahead_s=None if presence is None or presence.clock_s is None else presence.clock_s - sign_s,
         )
         for (name, sign_s), presence in zip(alive.items(), said, strict=True)
     ]

@@ -2,7 +2,8 @@
 
 `ns:worker:NAME` holds one JSON object:
 
-    {"host":"box-1","pid":4711,"version":"0.1.0","up_s":86400.5,"slots":100,"in_use":7,"workflows":["order"]}
+    {"host":"box-1","pid":4711,"version":"0.1.0","up_s":86400.5,"slots":100,"in_use":7,"workflows":["order"],
+     "clock_s":1764507600.25}
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Presence:
     """How many instances it runs at once."""
     in_use: int
     workflows: tuple[str, ...]
+    clock_s: float | None = None
+    """Its own clock then, in s since 1970, for the doctor to compare: it decides nothing."""
 
     def said(self) -> bytes:
         """The JSON of it."""
@@ -51,6 +54,7 @@ class Presence:
                 slots=int(said["slots"]),
                 in_use=int(said["in_use"]),
                 workflows=tuple(map(str, said["workflows"])),
+                clock_s=said.get("clock_s"),
             )
         except (ValueError, TypeError, KeyError):
             return None

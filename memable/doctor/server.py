@@ -19,6 +19,8 @@ LISTPACKS: Final = {"hash-max-listpack-entries": 128, "hash-max-listpack-value":
 _FULL: Final = 0.95
 _NEARLY_FULL: Final = 0.8
 _SKEW_S: Final = 1.0
+_SKEW_OF_WORKERS_S: Final = 10.0
+"""Told with a beat, which may be on its way for long from a busy machine."""
 
 
 async def version(patient: Patient) -> list[Finding]:
@@ -296,9 +298,10 @@ async def scripts(patient: Patient) -> list[Finding]:
 
 
 async def clock(patient: Patient) -> list[Finding]:
-    """Do the server's clock and this machine's agree, and has the server's not been set back?
+    """Do the server's clock, this machine's and the workers' agree, and has the server's not been set back?
 
-    Redis's clock decides when timers fire. `sleep_until`, and a `delay` that is a time, are times of whoever asks.
+    Redis's clock decides when timers fire. `sleep_until`, a `delay` that is a time, and cron jobs go by the clock of
+    whoever asks.
     """
     before_s = time.time()
     now_s = await patient.now_s()
@@ -312,6 +315,21 @@ async def clock(patient: Patient) -> list[Finding]:
                 means=f"the server's is {abs(behind_s):.1f} s {'behind' if behind_s > 0 else 'ahead'}: times that are "
                 f"given as such come as much too {'late' if behind_s > 0 else 'early'}",
                 todo="synchronise both (chronyd, systemd-timesyncd)",
+            )
+        )
+    wrong = {
+        each.name: f"{abs(each.ahead_s):.0f} s {'ahead' if each.ahead_s > 0 else 'behind'}"
+        for each in (await patient.fleet()).workers
+        if each.ahead_s is not None and abs(each.ahead_s) > _SKEW_OF_WORKERS_S
+    }
+    if wrong:
+        found.append(
+            Finding(
+                Severity.WARNING,
+                "the clocks of workers differ from the server's",
+                wrong,
+                means="times that their workflows give as such, and their cron jobs, come as much too early or late",
+                todo="synchronise them (chronyd, systemd-timesyncd)",
             )
         )
     ahead = dict[str, str]()

@@ -341,6 +341,7 @@ class Runtime:
             slots=self.settings.concurrency,
             in_use=len(self._carrying),
             workflows=tuple(sorted(workflow.name for workflow in self.app)),
+            clock_s=round(time.time(), 3),
         )
 
     async def _beat(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -369,6 +370,12 @@ async def from_the_future(scene: Scene) -> None:
     await scene.command("HSET", keys.instance, "entry", entry)
 
 
+async def worker_of_yesterday(scene: Scene) -> None:
+    then_s = time.time() - 86_400
+    presence = Presence("box", 1, own_version(), 1.0, 10, 0, tuple(each.name for each in app), then_s)
+    await scene.store.beat("worker", presence.said(), 600_000)
+
+
 async def lost_meta(scene: Scene) -> None:
     await scene.queued()
     await scene.command("DEL", f"{scene.store.keys.namespace}:meta")
@@ -393,6 +400,7 @@ async def other_layout(scene: Scene) -> None:
         (wrong_type, {"types": "stream:greet (a string)"}),
         (untrimmed, {"trimming": "greet/9"}),
         (from_the_future, {"clock": "stream:greet"}),
+        (worker_of_yesterday, {"clock": "worker (864"}),
         (lost_meta, {"layout": ":meta is lost"}),
         (other_layout, {"layout": "says layout 99 and 1 partitions"}),
     ],
