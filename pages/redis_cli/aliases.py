@@ -22,7 +22,14 @@ _WITH_TOKENS = frozenset({"life", "lease", "rested_by", "invoked_by", "resumed_b
 _ENTRY = re.compile(r"\b\d{13}-\d+\b")
 _MICROSECONDS, _MILLISECONDS = re.compile(r"\b\d{16}\b"), re.compile(r"\b\d{13}\b")
 _CLOCK = re.compile(r"(?<=[a-z] )(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")
-_SAID_OF_A_WORKER = {"host": '"web-1"', "pid": "4711", "version": '"0.1.0"', "up_s": "3600", "in_use": "2"}
+_SAID_OF_A_WORKER = {
+    "host": '"web-1"',
+    "pid": "4711",
+    "version": '"0.1.0"',
+    "up_s": "3600",
+    "in_use": "2",
+    "clock_s": "1767607203.25",
+}
 
 
 class Aliases:
@@ -82,7 +89,7 @@ class Aliases:
             case "XPENDING" if len(words) > 3:  # entry, who has it, for how many ms, delivered how often
                 return re.sub(r"\t\d+\t", "\t412\t", text)
             case "GET":  # what a worker says of itself
-                return re.sub(r'"(host|pid|version|up_s|in_use)":("[^"]*"|[\d.]+)', _of_a_worker, text)
+                return re.sub(r'"(host|pid|version|up_s|in_use|clock_s)":("[^"]*"|[\d.]+)', _of_a_worker, text)
             case "TIME":
                 return f"{int(OPENING.timestamp())}\t0"
             case "TTL":
