@@ -121,6 +121,8 @@ class Run:
         self._progress_said: asyncio.Task[None] | None = None
         self._used: set[str] = set()
         self._failures: list[tuple[BaseException, str]] = []
+        self._untold: set[str] = set()
+        """Keys of failures that were recorded when whoever waited for them was cancelled already."""
         self._recordings: dict[str, asyncio.Task[None]] = {}
         self._lost: dict[str, str] = {}
         """Keys of the calls that have lost, and of the `first` in which they did."""
@@ -440,6 +442,7 @@ class Run:
         failure = record.failure()
         if failure is not None:
             self._failures.append((failure, key))
+            self._untold.discard(key)
             raise failure
         assert record.result is not None  # a completed record has one
         subject = f"the record of {what} {key!r} of {self.name}"
@@ -472,7 +475,8 @@ class Run:
             there: bytes | None = None
             while there is None:  # written now, by the first time round: the second one reads it
                 there = await record(self.held, key, end.draft, end.elapsed_ms)
-            self._journal.add(key, there)
+            if self._journal.add(key, there).failure() is not None:
+                self._untold.add(key)
         finally:
             self._recordings.pop(key, None)
             self.rest.lands()
@@ -624,6 +628,10 @@ class Run:
             if self._next_life is not None:
                 await store.continue_as(self.held, self._next_life)
             elif outcome is not None:
+                if outcome.status is Status.FAILED:
+                    # of several that fail at once one may end the run before the others are told: a resume that clears
+                    # the one must not fail by the others
+                    outcome = outcome._replace(failed_keys=(*outcome.failed_keys, *self._untold))
                 await store.finish(self.held, outcome, round(retention_s * 1000))
         except LeaseLost as error:
             self.over = self._end_by(error)
