@@ -138,7 +138,7 @@ def test_the_wheel_has_the_library_and_nothing_else(wheel: Path) -> None:
         "memable/py.typed",
         "memable/lua/claim.lua",
         "memable/lua/lib/state.lua",
-        "memable/cli/__main__.py",
+        "memable/cli/root.py",
     } <= names
 
 
