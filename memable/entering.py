@@ -8,6 +8,7 @@ from memable import store
 from memable.connection import Endpoint, ScriptConnection, ServerRefused
 from memable.errors import StorageError
 from memable.keys import Keys
+from memable.server import facts_of
 
 _OLDEST_REDIS: Final = (7, 0)
 
@@ -26,8 +27,7 @@ async def enter(connection: ScriptConnection, endpoint: Endpoint, namespace: str
 
 def check_server(info: str, safe_url: str) -> None:
     """Refuse a Redis older than 7.0; every Valkey calls itself a Redis of 7.2."""
-    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    version = facts.get("redis_version", "unknown")
+    version = facts_of(info).get("redis_version", "unknown")
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:

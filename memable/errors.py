@@ -31,7 +31,8 @@ MemableError
 ├── RetryableError            for authors: try again
 └── PermanentError            for authors: never try again
 
-Messages name the workflow, the instance and the key concerned, and are written here only.
+Messages name the workflow, the instance and the key concerned, and are written here only. Where one ends with advice
+for who writes Python, its `fact` is what stands before that, for those who do not.
 """
 
 from __future__ import annotations
@@ -69,10 +70,8 @@ class WorkflowNotFound(MemableError):
     """Neither this client's app nor any worker of the namespace has announced the workflow."""
 
     def __init__(self, workflow: str, namespace: str) -> None:
-        super().__init__(
-            f"workflow {workflow!r} is not known in namespace {namespace!r}: no worker has announced it "
-            f"(start one that has it, or pass the Workflow object instead of its name)"
-        )
+        self.fact = f"workflow {workflow!r} is not known in namespace {namespace!r}: no worker has announced it"
+        super().__init__(f"{self.fact} (start one that has it, or pass the Workflow object instead of its name)")
         self.workflow = workflow
 
 
@@ -99,7 +98,8 @@ class RecordNotFound(MemableError):
 
     def __init__(self, workflow: str, instance_id: str, keys: Sequence[str]) -> None:
         shown = " or ".join(map(repr, keys))
-        super().__init__(f"instance {workflow}/{instance_id} has no record under {shown}: client.steps() has its keys")
+        self.fact = f"instance {workflow}/{instance_id} has no record under {shown}"
+        super().__init__(f"{self.fact}: client.steps() has its keys")
         self.workflow, self.instance_id, self.keys = workflow, instance_id, tuple(keys)
 
 
@@ -168,7 +168,8 @@ class InvalidCursor(MemableError, ValueError):
     """A listing was asked to go on from a place that no page has named."""
 
     def __init__(self, cursor: object) -> None:
-        super().__init__(f"{cursor!r} is no cursor: pass the `cursor` of the page before, or None for the first page")
+        self.fact = f"{cursor!r} is no cursor"
+        super().__init__(f"{self.fact}: pass the `cursor` of the page before, or None for the first page")
         self.cursor = cursor
 
 

@@ -104,6 +104,41 @@ async def cancel_bereft(store: Store, child: InstanceKeys, parent: InstanceKeys,
     await store.cancel_child(child, parent, new_token(), reason, retention_ms, by=BEREFT)
 
 
+class ChildrenSeen(NamedTuple):
+    """The children of a call, as anybody can see them."""
+
+    workflow: str
+    total: int
+    """How many there are to be."""
+    created: int
+    ended: int
+    failed: int
+    """Of those that have ended; the cancelled among them."""
+    first_failed: int | None
+    """The number of the one that failed first."""
+
+
+async def children_of(store: Store, parent: InstanceKeys, keys: Sequence[str]) -> dict[str, ChildrenSeen]:
+    """How far the children of the calls `keys` of an instance are; a call that has none yet is left out."""
+    fields = (_WORKFLOW, "_total:", _CREATED, _ENDED, "_failed:", "_first:")
+    if not keys:
+        return {}
+    known = await store.connection.command("HMGET", parent.family, *(f"{each}{key}" for key in keys for each in fields))
+    found: dict[str, ChildrenSeen] = {}
+    for at, key in enumerate(keys):
+        workflow, total, created, ended, failed, first = known[at * len(fields) : (at + 1) * len(fields)]
+        if workflow is not None:
+            found[key] = ChildrenSeen(
+                workflow=workflow.decode(),
+                total=int(total),
+                created=int(created or 0),
+                ended=int(ended or 0),
+                failed=int(failed or 0),
+                first_failed=None if first is None else int(first),
+            )
+    return found
+
+
 class Family:
     """The children of one life of an instance, as its run sees them."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from memable.endpoint import ServerRefused
 from memable.journal import pairs
-from memable.keys import GROUP, Partition
+from memable.keys import GROUP, InstanceKeys, Partition
 from memable.presence import STALE_MS, Presence
 from memable.state import Status
 from memable.store import Store
@@ -85,10 +85,8 @@ class Fleet:
 
 
 async def fleet(store: Store, workflows: Iterable[str] | None = None) -> Fleet:
-    """Everything, of these workflows or of all that were ever announced: three round trips."""
-    (at_s, alive, led), names = await asyncio.gather(
-        _heads(store), workflow_names(store) if workflows is None else _given(workflows)
-    )
+    """Everything, of these workflows or of all: three round trips, whatever the number of instances."""
+    (at_s, alive, led), names = await asyncio.gather(_heads(store), _named(store, workflows))
     said, all_loads = await asyncio.gather(_presences(store, alive), _loads(store, names, at_s))
     return Fleet(datetime.fromtimestamp(at_s, UTC), _workers(alive, said, led, at_s), led, all_loads)
 
@@ -108,9 +106,7 @@ async def leaders(store: Store) -> list[str | None]:
 
 async def loads(store: Store, workflows: Iterable[str] | None = None) -> list[Load]:
     """The work of these workflows, or of all that were ever announced: two round trips, and one to know their names."""
-    names, at_s = await asyncio.gather(
-        workflow_names(store) if workflows is None else _given(workflows), server_time_s(store)
-    )
+    names, at_s = await asyncio.gather(_named(store, workflows), server_time_s(store))
     return await _loads(store, names, at_s)
 
 
@@ -119,14 +115,49 @@ async def workflow_names(store: Store) -> list[str]:
     return sorted(name.decode() for name in await store.connection.command("HKEYS", store.keys.workflows))
 
 
+async def server_time(store: Store) -> datetime:
+    """Redis's clock."""
+    return datetime.fromtimestamp(await server_time_s(store), UTC)
+
+
 async def server_time_s(store: Store) -> float:
     """Redis's clock, in seconds since 1970."""
     seconds, microseconds = await store.connection.command("TIME")
     return int(seconds) + int(microseconds) / 1e6
 
 
-async def _given(names: Iterable[str]) -> list[str]:
-    return list(names)
+async def _named(store: Store, workflows: Iterable[str] | None) -> list[str]:
+    return await workflow_names(store) if workflows is None else list(workflows)
+
+
+async def failed_since(store: Store, workflows: Iterable[str], since: datetime) -> dict[str, int]:
+    """How many of each workflow's instances that were made since then have failed; one round trip."""
+    since_us = round(since.timestamp() * 1e6)
+    indexes = [
+        (workflow, index)
+        for workflow in workflows
+        for partition in store.keys.partitions
+        for index in partition.indexes(workflow, Status.FAILED)
+    ]
+    counts = await asyncio.gather(
+        *(store.connection.command("ZCOUNT", index, since_us, "+inf") for _, index in indexes)
+    )
+    failed = Counter[str]()
+    for (workflow, _), count in zip(indexes, counts, strict=True):
+        failed[workflow] += count
+    return dict(failed)
+
+
+async def memory_bytes(store: Store, keys: InstanceKeys) -> int | None:
+    """How much of the server's memory an instance takes; nothing for a user who has no right to ask."""
+    names = (keys.instance, keys.steps, keys.inbox, keys.family)
+    try:
+        used = await asyncio.gather(*(store.connection.command("MEMORY", "USAGE", name) for name in names))
+    except ServerRefused as error:
+        if error.code != "NOPERM":
+            raise
+        return None
+    return sum(each or 0 for each in used)
 
 
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

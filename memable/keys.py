@@ -133,6 +133,7 @@ _MAX_LENGTH = 200
 _IN_PARTITION = re.compile(r"(.*):\{(\d+)\}:([a-z]+)(?::(.*))?", re.DOTALL)
 _FORBIDDEN = re.compile(r"[/~\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FORBIDDEN_IN_EXISTING = re.compile(r"[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_GLOB = re.compile(r"([*?\[\]\\])")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
@@ -319,6 +320,14 @@ class Keys:
         """What this worker says of itself: see presence.py."""
         return f"{self.namespace}:worker:{name}"
 
+    def all_events(self, workflow: str | None = None) -> str:
+        """The pattern of the channels of all instances, or of those of a workflow.
+
+        Rights to listen are given by the first (`&ns:{*}:events:*`): Redis compares the two as they are written.
+        """
+        names = "*" if workflow is None else _GLOB.sub(r"\\\1", workflow) + "/*"
+        return f"{self.namespace}:{{*}}:events:{names}"
+
     @staticmethod
     def meta(namespace: str) -> str:
         """The hash that is read before the number of partitions is known."""
@@ -344,6 +353,11 @@ def split_timer_member(member: str) -> tuple[str, str, str]:
     """Workflow, instance id and key of a member of `timers`; `points.lua` joins them."""
     workflow, instance_id, key = member.split("/", 2)
     return workflow, instance_id, key
+
+
+def split_events_channel(channel: str) -> tuple[str, str]:
+    """Workflow and instance id of the channel on which an instance's state changes are published; `ValueError`."""
+    return split_instance_name(channel.partition("}:events:")[2])
 
 
 def split_expiry_member(member: str) -> tuple[str, str, str, list[str]]:

@@ -71,7 +71,7 @@ class Subscriptions:
 
     def __init__(self, endpoint: Endpoint, *, give_up_after_s: float | None = 10.0) -> None:
         """`give_up_after_s`: how long `open` waits for Redis's confirmation; None: for as long as Redis is away."""
-        self._endpoint = endpoint
+        self.endpoint = self._endpoint = endpoint
         self._give_up_after_s = give_up_after_s
         self._channels: dict[bytes, _Channel] = {}
         self._dirty: dict[bytes, None] = {}

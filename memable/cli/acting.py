@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from memable.cli.completion import complete_workflow
+from memable.cli.naming import InstanceCommand, names_instance
 from memable.cli.options import Target, delay_value, json_value, label_values, takes_target
 from memable.cli.printing import instance_document, one_line, print_json
 from memable.cli.root import FINE, INSTANCE_FAILED
@@ -19,7 +21,7 @@ from memable.state import Status, WorkflowMetadata
 
 
 @click.command(short_help="Start an instance.")
-@click.argument("workflow")
+@click.argument("workflow", shell_complete=complete_workflow)
 @click.argument("input", metavar="[INPUT_JSON]", required=False, callback=json_value)
 @click.option(
     "--id", metavar="ID", help="The instance's id: the same call again starts nothing. [default: a random one]"
@@ -79,9 +81,8 @@ def invoke(
     return target.run(act)
 
 
-@click.command(short_help="Complete the point at which an instance waits.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="Complete the point at which an instance waits.")
+@names_instance
 @click.argument("key")
 @click.argument("payload", metavar="[PAYLOAD_JSON]", required=False, callback=json_value)
 @click.option("--buffer", is_flag=True, help="Keep the signal for a point that is not reached yet.")
@@ -104,9 +105,8 @@ def signal(
     return target.run(act)
 
 
-@click.command(short_help="Send a message to a mailbox of an instance.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="Send a message to a mailbox of an instance.")
+@names_instance
 @click.argument("mailbox")
 @click.argument("message", metavar="[MESSAGE_JSON]", required=False, callback=json_value)
 @click.option("--message-id", metavar="ID", help="Names this message: sent again, it is a success without an effect.")
@@ -126,9 +126,8 @@ def send(target: Target, *, workflow: str, id: str, mailbox: str, message: Any, 
     return target.run(act)
 
 
-@click.command(short_help="Run an instance at rest again.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="Run an instance at rest again.")
+@names_instance
 @click.option("--rerun", metavar="KEY", multiple=True, help="Drop the record of this key, to run it again; repeatable.")
 @takes_target
 def resume(target: Target, *, workflow: str, id: str, rerun: tuple[str, ...]) -> int:
@@ -145,9 +144,8 @@ def resume(target: Target, *, workflow: str, id: str, rerun: tuple[str, ...]) ->
     return target.run(act)
 
 
-@click.command(short_help="Start an instance with what another has recorded.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="Start an instance with what another has recorded.")
+@names_instance
 @click.option("--before", metavar="KEY", help="Take what was started before this. [default: all that is finished]")
 @click.option("--new-id", metavar="ID", help="The new instance's id: the same call again starts nothing.")
 @takes_target
@@ -166,9 +164,8 @@ def fork(target: Target, *, workflow: str, id: str, before: str | None, new_id: 
     return target.run(act)
 
 
-@click.command(short_help="Forget an instance that has ended.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="Forget an instance that has ended.")
+@names_instance
 @takes_target
 def delete(target: Target, *, workflow: str, id: str) -> int:
     """Forget an instance that has ended, with all that it recorded; its id is free again."""
@@ -184,9 +181,8 @@ def delete(target: Target, *, workflow: str, id: str) -> int:
     return target.run(act)
 
 
-@click.command(short_help="End an instance at once.")
-@click.argument("workflow")
-@click.argument("id")
+@click.command(cls=InstanceCommand, short_help="End an instance at once.")
+@names_instance
 @click.option("--reason", metavar="TEXT", help="Stands behind its status from then on.")
 @takes_target
 def cancel(target: Target, *, workflow: str, id: str, reason: str | None) -> int:

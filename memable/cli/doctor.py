@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memable.cli.options import Target, takes_target
-from memable.cli.printing import add_row, console, one_line, print_json, print_table, table
+from memable.cli.printing import add_row, console, one_line, print_json, print_rendered, table
 from memable.cli.root import FINE
 from memable.doctor import CHECKS, Diagnosis, Finding, Mended, Severity, examine, mend, visiting, worst
 from memable.doctor.examination import bad
@@ -79,7 +79,7 @@ def _print(out: Console, seen: Collection[Diagnosis], mended: Collection[Mended]
     for diagnosis in seen:
         for finding in diagnosis.findings:
             add_row(shown, (diagnosis.check.name, _coloured(finding.severity), str(finding)))
-    print_table(out, shown)
+    print_rendered(out, shown)
     for check, finding in bad(seen):
         if finding.severity.is_bad or finding.advice:
             out.print()

@@ -42,7 +42,7 @@ class Lifeline:
     ) -> subprocess.Popen[bytes]:
         """Start `memable worker …` in a process group of its own: Ctrl-C at a terminal is for the parent to pass on."""
         return subprocess.Popen(
-            [sys.executable, "-m", "memable.cli", "worker", *arguments, "--lifeline", str(self._read_end)],
+            [sys.executable, "-m", "memable", "worker", *arguments, "--lifeline", str(self._read_end)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import functools
 import json
 import re
@@ -10,12 +11,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, overload
 
 import click
 
+from memable.cli.root import in_words_of_the_shell
 from memable.client import Client, connect
 from memable.codec import from_json
+from memable.errors import WorkflowNotFound
+from memable.fleet import workflow_names
 from memable.missing import MISSING
 
 
@@ -32,9 +36,24 @@ class Target:
 
         async def connected() -> int:
             async with connect(self.url, namespace=self.namespace) as client:
-                return await act(client)
+                try:
+                    return await act(client)
+                except WorkflowNotFound as error:
+                    raise click.ClickException(await _with_known(error, client)) from error
 
         return asyncio.run(connected())
+
+
+async def _with_known(error: WorkflowNotFound, client: Client) -> str:
+    """What the error says, and what there is instead."""
+    said, names = in_words_of_the_shell(error), await workflow_names(client._online().store)
+    if not names:
+        return said
+    near = difflib.get_close_matches(error.workflow, names, _SUGGESTED) or names[:_SUGGESTED]
+    return f"{said}; known is {', '.join(near)}" + (" …" if len(near) < len(names) else "")
+
+
+_SUGGESTED: Final = 5
 
 
 URL_OPTION = click.option("--url", metavar="URL", help="Where Redis is. [default: MEMABLE_REDIS_URL, or localhost]")
@@ -43,17 +62,25 @@ NAMESPACE_OPTION = click.option(
 )
 
 
-def takes_target(command: Callable[..., int]) -> Callable[..., int]:
-    """Give `command` the common options, as its first argument."""
+@overload
+def takes_target(command: Callable[..., int], /) -> Callable[..., int]: ...
+@overload
+def takes_target(*, stream: bool) -> Callable[[Callable[..., int]], Callable[..., int]]: ...
+def takes_target(command: Callable[..., int] | None = None, *, stream: bool = False) -> Any:
+    """Give a command the common options, as its first argument; what a `stream` prints has no end."""
+    said = "Print JSON lines, for scripts." if stream else "Print one JSON document, for scripts."
 
-    @URL_OPTION
-    @NAMESPACE_OPTION
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")
-    @functools.wraps(command)
-    def with_target(*, url: str | None, namespace: str | None, as_json: bool, **rest: Any) -> int:
-        return command(Target(url, namespace, as_json), **rest)
+    def given(command: Callable[..., int]) -> Callable[..., int]:
+        @URL_OPTION
+        @NAMESPACE_OPTION
+        @click.option("--json", "as_json", is_flag=True, help=said)
+        @functools.wraps(command)
+        def with_target(*, url: str | None, namespace: str | None, as_json: bool, **rest: Any) -> int:
+            return command(Target(url, namespace, as_json), **rest)
 
-    return with_target
+        return with_target
+
+    return given if command is None else given(command)
 
 
 def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:

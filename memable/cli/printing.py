@@ -10,10 +10,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from memable.family import ChildrenSeen
 from memable.state import Status, StepRecord, StepState, WorkflowMetadata, WorkflowState
 
 _WIDE: Final = 1000
@@ -21,7 +22,7 @@ _WIDE: Final = 1000
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
-_COLOURS: Final[Mapping[str, str]] = {
+COLOURS: Final[Mapping[str, str]] = {
     Status.COMPLETED: "green",
     Status.RUNNING: "cyan",
     Status.SUSPENDED: "yellow",
@@ -31,10 +32,16 @@ _COLOURS: Final[Mapping[str, str]] = {
 }
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Not rich's own way, which is to end the process as one that has failed: see root.py."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Where people look: markup off, since what is shown comes from authors' values."""
     is_terminal = sys.stdout.isatty()
-    return Console(markup=False, emoji=False, highlight=False, width=None if is_terminal else _WIDE)
+    return _Console(markup=False, emoji=False, highlight=False, width=None if is_terminal else _WIDE)
 
 
 def table(*columns: str) -> Table:
@@ -45,7 +52,7 @@ def table(*columns: str) -> Table:
     return made
 
 
-def print_table(out: Console, made: Table) -> None:
+def print_rendered(out: Console, made: RenderableType) -> None:
     """Without the blanks at the ends of lines that a table has, where they would be in the way."""
     if out.is_terminal:
         out.print(made)
@@ -63,7 +70,7 @@ def add_row(made: Table, cells: Iterable[object]) -> None:
 def coloured(state: Status | StepState | WorkflowState) -> Text:
     """A state in its colour."""
     status = state.status if isinstance(state, WorkflowState) else state
-    return Text(one_line(state), style=_COLOURS.get(status, ""))
+    return Text(one_line(state), style=COLOURS.get(status, ""))
 
 
 def one_line(value: object) -> str:
@@ -117,6 +124,11 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
 
 
+def print_json_line(document: Any) -> None:
+    """One JSON document in one line, at once: whoever reads a stream waits for it."""
+    print(json.dumps(document), flush=True)
+
+
 def instance_document(known: WorkflowMetadata) -> dict[str, Any]:
     """An instance with stable names; times are ISO 8601, in UTC."""
     document = {name: _plain(value) for name, value in asdict(known).items() if name != "state"}
@@ -126,6 +138,11 @@ def instance_document(known: WorkflowMetadata) -> dict[str, Any]:
 def step_document(step: StepRecord) -> dict[str, Any]:
     """A step with stable names."""
     return {name: _plain(value) for name, value in asdict(step).items()} | {"duration_s": taken_s(step)}
+
+
+def children_document(children: ChildrenSeen | None) -> dict[str, Any] | None:
+    """The children of a call, with stable names."""
+    return None if children is None else children._asdict()
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from memable.errors import MemableError
+from memable.errors import InvalidCursor, MemableError, RecordNotFound, WorkflowNotFound
 
 FINE: Final = 0
 INSTANCE_FAILED: Final = 1
@@ -23,18 +24,24 @@ INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
     "cancel": "memable.cli.acting:cancel",
+    "completion": "memable.cli.completion:completion",
     "delete": "memable.cli.acting:delete",
     "demo": "memable.cli.demo:demo",
     "dev": "memable.cli.worker:dev",
     "doctor": "memable.cli.doctor:doctor",
+    "events": "memable.cli.events:events",
     "fork": "memable.cli.acting:fork",
     "invoke": "memable.cli.acting:invoke",
     "list": "memable.cli.looking:list_",
     "resume": "memable.cli.acting:resume",
+    "schedules": "memable.cli.overview:schedules",
     "send": "memable.cli.acting:send",
     "show": "memable.cli.looking:show",
     "signal": "memable.cli.acting:signal",
+    "stats": "memable.cli.overview:stats",
+    "watch": "memable.cli.watch:watch",
     "worker": "memable.cli.worker:worker",
+    "workers": "memable.cli.overview:workers",
 }
 
 
@@ -52,6 +59,17 @@ class _Commands(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, which takes it for a failure that `head`, say, has seen enough of the output."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # for the flush at the end of the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FINE
+        return code
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
@@ -93,8 +111,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _complain(error.format_message())
     except MemableError as error:
-        return _complain(str(error))
+        return _complain(in_words_of_the_shell(error))
     return code if isinstance(code, int) else FINE
+
+
+def in_words_of_the_shell(error: MemableError) -> str:
+    """What the error says, with advice for who has no Python before them."""
+    match error:
+        case WorkflowNotFound():
+            return f"{error.fact}; start one that has it: memable worker MODULE:APP"
+        case RecordNotFound():
+            return f"{error.fact}; its keys: memable show {error.workflow}/{error.instance_id}"
+        case InvalidCursor():
+            return f"{error.fact}: give what the page before has said, or leave --cursor out for the first page"
+        case _:
+            return str(error)
 
 
 def _complain(text: str) -> int:

@@ -19,6 +19,7 @@ from memable.fleet import Fleet
 from memable.journal import pairs
 from memable.keys import LAYOUT, TYPES, InstanceKeys, Keys, Partition, split_instance_name
 from memable.reading import Reader
+from memable.server import facts_of
 from memable.settings import Settings
 from memable.store import Store
 
@@ -136,8 +137,7 @@ class Patient:
         """A section of INFO."""
 
         async def read() -> dict[str, str]:
-            lines = (await self.ask("INFO", section)).decode().splitlines()
-            return dict(line.split(":", 1) for line in lines if ":" in line)
+            return facts_of((await self.ask("INFO", section)).decode())
 
         return await self.once(f"info {section}", read)
 

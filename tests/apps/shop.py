@@ -31,3 +31,20 @@ async def ask(ctx: Context) -> bool:
 @app.workflow("chat")
 async def chat(ctx: Context) -> list[str]:
     return [await ctx.receive(f"message-{number}", "chat", returns=str) for number in range(2)]
+
+
+def take(item: str) -> str:
+    if item == "none":
+        raise ValueError("there is none")
+    return item
+
+
+@app.workflow("pick")
+async def pick(ctx: Context, item: str) -> str:
+    return await ctx.step("take:v1", take, item)
+
+
+@app.workflow("batch")
+async def batch(ctx: Context, items: list[str]) -> int:
+    picked = await ctx.fan_out("picks:v1", items, pick, fail_fast=False)
+    return len(picked)

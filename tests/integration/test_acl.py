@@ -15,6 +15,7 @@ import socket
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from memable.arq_serializers import job_deserializer, job_serializer
 from memable.cli.root import run
 from memable.connection import Endpoint
 from memable.keys import GROUP, Keys
+from memable.listening import listen
 from memable.lua import Script
 from memable.store import applications
 from tests.apps import guarded
@@ -97,6 +99,9 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 # ── who asks for what ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_OF_CHANNELS = ("PUBLISH", "SUBSCRIBE", "PSUBSCRIBE")
+
+
 class Witness:
     """Hears everything that is asked of the server, commands inside of scripts included."""
 
@@ -141,10 +146,10 @@ class Witness:
         return {command_name(words) for words in self.heard[user]}
 
     def keys(self, user: str) -> set[str]:
-        return self._named(words for words in self.heard[user] if words[0] not in ("PUBLISH", "SUBSCRIBE"))
+        return self._named(words for words in self.heard[user] if words[0] not in _OF_CHANNELS)
 
     def channels(self, user: str) -> set[str]:
-        return self._named(words for words in self.heard[user] if words[0] in ("PUBLISH", "SUBSCRIBE"))
+        return self._named(words for words in self.heard[user] if words[0] in _OF_CHANNELS)
 
     def _named(self, heard: Iterable[list[str]]) -> set[str]:
         return {word for words in heard for word in words[1:] if re.match(r"(memable|arq):", word)}
@@ -262,13 +267,20 @@ class Scene:
             await asyncio.to_thread(run, ["list", "--label", "tenant=acme", "--label", "channel=web", "--url", url])
             == 0
         )
-        assert await asyncio.to_thread(run, ["show", "wide", "wide", "--url", url]) == 0
+        for words in (["show", "wide/wide"], ["workers"], ["schedules"], ["stats"], ["watch", "--once"]):
+            assert await asyncio.to_thread(run, [*words, "--url", url]) == 0
         async with memable.connect(url) as reader:
             for _ in range(2):  # a script is sent once
                 assert (await reader.list_instances("wide")).items
             assert await reader.get("wide", "wide").result(timeout=30)
             with self.guard.client("admin") as admin:
                 await until(lambda: not admin.pubsub_channels(), "the end of what was subscribed to")
+        listening = asyncio.ensure_future(asyncio.to_thread(run, ["events", "--limit", "1", "--url", url]))
+        with self.guard.client("admin") as admin:
+            await until(lambda: bool(admin.pubsub_numpat()), "somebody who listens")
+        async with memable.connect(self.guard.url(CLIENT)) as client:
+            await client.resume("wide", "wide")
+        assert await listening == 0
         with Endpoint.from_url(url).sync_client() as redis_cli:
             for words in commands_of_the_guide():
                 if words[0] != "SUBSCRIBE":  # done above
@@ -395,6 +407,21 @@ async def test_a_reader_cannot_change_anything(guard: Guarded) -> None:
     with guard.client(READER) as connection:
         for line in ("SET memable:x 1", "HSET memable:meta layout 9", "DEL memable:meta", "EXPIRE memable:meta 1"):
             assert refused(connection, *line.split()), line
+
+
+async def test_who_may_listen_to_all_may_listen_to_some(guard: Guarded) -> None:
+    # Redis compares the pattern that is asked for with the one that is granted as they are written
+    endpoint = Endpoint.from_url(guard.url(READER))
+    async with (
+        memable.connect(guard.url(CLIENT), app=guarded.app) as client,
+        aclosing(listen(endpoint, KEYS, "hold")) as changes,
+    ):
+        assert await anext(changes) is None
+        for workflow in (guarded.brief, guarded.hold):
+            await (await client.invoke(workflow, "here", id="here")).cancel()
+        heard = await anext(changes)
+        assert heard is not None
+        assert (heard.workflow, heard.seen.state.status) == ("hold", "cancelled")
 
 
 async def test_without_one_of_its_rights_a_user_is_refused(guard: Guarded) -> None:

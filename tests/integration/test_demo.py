@@ -178,7 +178,7 @@ class Demo:
 @contextmanager
 def demo(*options: str) -> Iterator[Demo]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "memable.cli", "demo", *options],
+        [sys.executable, "-m", "memable", "demo", *options],
         # it is the same whatever is set
         env={**os.environ, "MEMABLE_LEASE": "nonsense", "MEMABLE_REDIS_URL": "redis://127.0.0.1:1"},
         stdin=subprocess.DEVNULL,

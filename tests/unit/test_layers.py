@@ -21,12 +21,13 @@ LAYERS = [
     "errors state retry moments missing extras trace_context",
     "annotations children_call exactness codec keys labels settings",  # settings checks what keys and codec allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
-    "journal holding store family",
+    "journal holding store server family",
     "current_step durable_call context workflow",
-    "announcement entering fleet forking inputs presence reading definitions listing watching invocation client",
+    "announcement entering presence fleet schedule forking inputs reading listening definitions listing watching",
+    "invocation client",
     "arq_serializers runtime observability",
     "doctor engine",
-    "cli",
+    "cli __main__",
     "testing",
 ]
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

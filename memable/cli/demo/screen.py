@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memable.cli.demo.audit import Verdict
-from memable.cli.printing import one_line, print_table
+from memable.cli.printing import one_line, print_rendered
 
 _EVERY_S: Final = 1.0
 
@@ -97,7 +97,7 @@ class Screen:
         for label, value in verdict.table:
             table.add_row(label, Text(value, style="bold"))
         self._console.print()
-        print_table(self._console, table)
+        print_rendered(self._console, table)
         self._console.print()
         for complaint in verdict.complaints:
             self._console.print(Text(f"WRONG: {one_line(complaint)}", style="red"), soft_wrap=True)

@@ -9,9 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -19,97 +17,13 @@ import redis
 import memable
 from memable import Client
 from memable.cli.fleet import Fleet
-from memable.cli.root import run
+from memable.cli.root import _COMMANDS
 from memable.cli.worker import redis_cli
 from memable.connection import Endpoint
 from memable.embedded import TemporaryServer
+from tests.cli.command_line import APP, INSTANCE_FIELDS, STEP_FIELDS, AsyncCli, Cli, Ran, memable_worker
 from tests.proxy import Proxy
 from tests.worker_process import WorkerProcess, until
-
-APP = "tests.apps.shop:app"
-INSTANCE_FIELDS = {
-    "workflow", "instance_id", "status", "state", "created_at", "started_at", "completed_at", "attempt", "worker",
-    "error", "waiting_on", "labels", "parent",
-}  # fmt: skip
-STEP_FIELDS = {"key", "kind", "state", "result", "error", "attempts", "started_at", "completed_at", "duration_s"}
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document that was printed."""
-        assert self.err == ""
-        return json.loads(self.out)
-
-    def is_refused(self, *texts: str) -> None:
-        """One clear line on stderr, nothing on stdout, exit code 2."""
-        assert self.code == 2, self
-        assert self.out == ""
-        assert len(self.err.splitlines()) == 1, self.err
-        assert self.err.startswith("memable: ")
-        for text in texts:
-            assert text in self.err
-
-
-Cli = Callable[..., Ran]
-AsyncCli = Callable[..., Awaitable[Ran]]
-
-
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch: pytest.MonkeyPatch, redis_url: str, namespace: str) -> None:
-    for name in [name for name in os.environ if name.startswith("MEMABLE_") and name != "MEMABLE_REDIS_SERVER"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("MEMABLE_REDIS_URL", redis_url)
-    monkeypatch.setenv("MEMABLE_NAMESPACE", namespace)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    # rich tells a terminal by these, too
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
-    """The command in this process: `main` does no more than exit with its code."""
-
-    def call(*arguments: str) -> Ran:
-        code = run(arguments)
-        out, err = capfd.readouterr()
-        return Ran(code, out, err)
-
-    return call
-
-
-@pytest.fixture
-async def acli(cli: Cli) -> AsyncCli:
-    """The same beside a loop that runs."""
-
-    async def call(*arguments: str) -> Ran:
-        return await asyncio.to_thread(cli, *arguments)
-
-    return call
-
-
-@pytest.fixture
-async def worker(tmp_path: Path, redis_url: str, namespace: str) -> AsyncIterator[WorkerProcess]:
-    async with memable_worker(tmp_path, redis_url, namespace) as process:
-        yield process
-
-
-@pytest.fixture
-async def client(redis_url: str, namespace: str) -> AsyncIterator[Client]:
-    async with memable.connect(redis_url, namespace=namespace) as client:
-        yield client
-
-
-def memable_worker(directory: Path, url: str, namespace: str, *options: str) -> WorkerProcess:
-    return WorkerProcess(
-        directory, url, "-m", "memable.cli", "worker", APP, *options, MEMABLE_NAMESPACE=namespace, MEMABLE_LEASE="1"
-    )
-
 
 # ── the everyday commands ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +104,9 @@ async def test_a_record_is_run_again_and_an_instance_deleted(
     after = {each.key: each.started_at for each in await client.steps("fail", "f")}
     assert after.keys() == before.keys()
     assert after["charge:v1"] != before["charge:v1"]
-    (await acli("resume", "fail", "f", "--rerun", "x")).is_refused("instance fail/f has no record under 'x'")
+    (await acli("resume", "fail/f", "--rerun", "x")).is_refused(
+        "instance fail/f has no record under 'x'; its keys: memable show fail/f"
+    )
 
     assert await acli("delete", "fail", "f") == (0, "fail/f deleted\n", "")
     (await acli("delete", "fail", "f")).is_refused("there is no instance fail/f")
@@ -260,10 +176,10 @@ async def test_show_is_a_timeline_of_the_steps(worker: WorkerProcess, client: Cl
     lines = shown.out.splitlines()
     assert re.split(r"\s{2,}", lines[0]) == ["instance", "fail/f"]
     header = next(line for line in lines if line.startswith("AFTER"))
-    assert header.split() == ["AFTER", "KEY", "KIND", "STATE", "ATTEMPTS", "DURATION", "WAIT", "RESULT"]
+    assert header.split() == ["AFTER", "KEY", "KIND", "STATE", "ATTEMPTS", "DURATION", "WAIT", "TIME", "RESULT"]
     charge, ship = lines[lines.index(header) + 1 :]
-    assert re.fullmatch(r'\+\S+ m?s +charge:v1 +step +completed +1 +\S+ m?s +"PAID"', charge)
-    assert re.fullmatch(r"\+\S+ m?s +ship:v1 +step +failed +1 +\S+ m?s +ValueError: out of stock .*", ship)
+    assert re.fullmatch(r'\+\S+ m?s +charge:v1 +step +completed +1 +\S+ m?s +━+ +"PAID"', charge)
+    assert re.fullmatch(r"\+\S+ m?s +ship:v1 +step +failed +1 +\S+ m?s +━+ +ValueError: out of stock .*", ship)
     assert "\x1b" not in shown.out
 
     document = (await acli("show", "fail", "f", "--json")).document
@@ -271,7 +187,7 @@ async def test_show_is_a_timeline_of_the_steps(worker: WorkerProcess, client: Cl
     assert [step.keys() for step in document["steps"]] == [STEP_FIELDS, STEP_FIELDS]
 
     await (await client.invoke("ask", id="a")).wait()
-    assert re.search(r"answer:v1 +signal +suspended +\S+ m?s …\n", (await acli("show", "ask", "a")).out)
+    assert re.search(r"answer:v1 +signal +suspended +\S+ m?s … +┄+\n", (await acli("show", "ask/a")).out)
 
 
 async def test_list_goes_page_by_page(client: Client, worker: WorkerProcess, acli: AsyncCli) -> None:
@@ -303,7 +219,7 @@ async def test_the_options_go_before_the_environment(
 async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: str, namespace: str) -> None:
     ran = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "memable.cli", "invoke", "greet", "-", "--wait", "--id", "g"],
+        [sys.executable, "-m", "memable", "invoke", "greet", "-", "--wait", "--id", "g"],
         input='"you"',
         env={**os.environ, "MEMABLE_REDIS_URL": redis_url, "MEMABLE_NAMESPACE": namespace},
         capture_output=True,
@@ -319,14 +235,23 @@ async def test_an_input_may_come_from_stdin(worker: WorkerProcess, redis_url: st
     ("arguments", "text"),
     [
         (["nonsense"], "No such command 'nonsense' (see memable --help)"),
-        (["show", "greet"], "Missing argument 'ID' (see memable show --help)"),
+        (["show"], "Missing argument 'WORKFLOW/ID' (see memable show --help)"),
+        (["show", "greet"], "an instance is named WORKFLOW/ID, such as order/42 (see memable show --help)"),
+        (["show", "greet/a/b"], "invalid instance id 'a/b'"),
         (["list", "--limit", "0"], "Invalid value for '--limit'"),
-        (["list", "--status", "lost"], "'lost' is not one of 'queued', 'running'"),
-        (["list", "--cursor", "nowhere"], "'nowhere' is no cursor"),
+        (
+            ["list", "--status", "done"],
+            "'done' is not one of 'queued', 'running', 'suspended', 'completed', 'failed', 'cancelled'",
+        ),
+        (["list", "--cursor", "nowhere"], "'nowhere' is no cursor: give what the page before has said, or leave"),
+        (["schedules", "--cursor", "nowhere"], "'nowhere' is no cursor"),
+        (["watch", "greet/none"], "there is no instance greet/none"),
+        (["watch", "--interval", "0"], "Invalid value for '--interval'"),
+        (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
         (["list", "--colour"], "No such option"),
         (["invoke", "greet", "you"], "'you' is no JSON (a text is written with its quotes: '\"you\"')"),
         (["invoke", "greet", "NaN"], "'NaN' is no JSON"),
-        (["invoke", "nobody"], "workflow 'nobody' is not known in namespace"),
+        (["invoke", "nobody"], "no worker has announced it; start one that has it: memable worker MODULE:APP"),
         (["invoke", "a/b"], "invalid workflow 'a/b'"),
         (["invoke", "greet", "--id", ""], "invalid instance id ''"),
         (
@@ -399,7 +324,7 @@ WAYS = pytest.mark.parametrize(
 
 
 def subprocess_cli(*arguments: str) -> Ran:
-    command = [sys.executable, "-m", "memable.cli", *arguments]
+    command = [sys.executable, "-m", "memable", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
     # what arq says as it starts is no error
     err = "".join(line for line in ran.stderr.splitlines(True) if not re.match(r"\d\d:\d\d:\d\d: ", line))
@@ -455,7 +380,7 @@ def test_without_the_extra_it_says_what_to_install(missing: str, redis_url: str)
 def test_without_a_command_it_lists_them(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")
-    for name in ("cancel", "demo", "dev", "invoke", "list", "resume", "send", "show", "signal", "worker"):
+    for name in _COMMANDS:
         assert f"\n  {name} " in ran.err
     assert cli("--version") == (0, "memable 0.1.0\n", "")
     assert cli("worker", "--help").out.startswith("Usage: memable worker [OPTIONS] MODULE:APP")
@@ -530,7 +455,7 @@ async def test_a_burst_ends_when_all_is_done(
 
 
 async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_dir: Path) -> None:
-    command = ("-m", "memable.cli", "dev", APP, "--data-dir", str(data_dir))
+    command = ("-m", "memable", "dev", APP, "--data-dir", str(data_dir))
     async with WorkerProcess(tmp_path, "", *command) as dev:
         url = re.search(r"Redis: +(\S+)", dev.log)
         shell = re.search(r"look in: +redis-cli -s (\S+)", dev.log)
@@ -549,7 +474,7 @@ async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_
 
 async def test_dev_uses_the_server_that_is_named(tmp_path: Path, server: TemporaryServer) -> None:
     data_dir = tmp_path / "none"
-    async with WorkerProcess(tmp_path, server.url, "-m", "memable.cli", "dev", APP, "--data-dir", str(data_dir)) as dev:
+    async with WorkerProcess(tmp_path, server.url, "-m", "memable", "dev", APP, "--data-dir", str(data_dir)) as dev:
         assert f"Redis:     {server.url}" in dev.log
         assert await dev.terminate() == 0
     assert not data_dir.exists()

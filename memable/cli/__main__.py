@@ -1,6 +1,0 @@
-"""`python -m memable.cli` is `memable`: how its worker processes are started, wherever the script may be."""
-
-from memable.cli import main
-
-if __name__ == "__main__":
-    main()
