@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,12 +78,11 @@ def worst(diagnoses: Collection[Diagnosis]) -> Severity:
     return max((finding.severity for each in diagnoses for finding in each.findings), key=lambda each: each.rank)
 
 
-def bad(diagnoses: Collection[Diagnosis]) -> Iterator[tuple[Check, Finding]]:
-    """What is worth more words than its line: all but what is well."""
-    for each in diagnoses:
-        for finding in each.findings:
-            if finding.severity is not Severity.OK:
-                yield each.check, finding
+def bad(diagnoses: Collection[Diagnosis]) -> list[tuple[Check, Finding]]:
+    """What is worth more words than its line: all but what is well, the worst first."""
+    found = [(each.check, finding) for each in diagnoses for finding in each.findings]
+    unwell = [pair for pair in found if pair[1].severity is not Severity.OK]
+    return sorted(unwell, key=lambda pair: -pair[1].severity.rank)
 
 
 def _applies(patient: Patient, check: Check) -> bool:

@@ -56,8 +56,8 @@ async def layout(patient: Patient) -> list[Finding]:
 async def types(patient: Patient) -> list[Finding]:
     """Is each key of the type that it should have?
 
-    A stream that is none keeps every worker that has its workflow from taking any work; an index that is none is not
-    listed. Somebody else writes under the same names, or has written there by hand.
+    From a stream that is none no work is taken, and what is in an index that is none is not listed. Somebody else
+    writes under the same names, or has written there by hand.
     """
     wrong = await patient.wrong_types()
     if not wrong:
@@ -68,7 +68,7 @@ async def types(patient: Patient) -> list[Finding]:
             Severity.PROBLEM,
             "keys are of another type than memable's",
             {name: f"a {kind}" for name, kind in wrong.items()},
-            means="workers and clients are refused (WRONGTYPE); a worker whose stream it is takes no work at all",
+            means="workers and clients are refused (WRONGTYPE): what should be there cannot be taken, woken or listed",
             todo=f"redis-cli RENAMENX '{first}' '{first}.foreign'",
         )
     ]

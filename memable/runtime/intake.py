@@ -23,6 +23,9 @@ _BLOCK_SOME_MS, _BLOCK_SOME_AT_MOST_MS = 50, 400
 each time in a row that none had anything, since all are looked at again in between."""
 
 _UNBLOCK_S = 0.05
+_FOREIGN_S = 10.0
+"""How long a key that should be a stream, and is none, is left aside, before it is looked at again."""
+
 _STUCK_S = 120.0
 
 Streams = Mapping[str, tuple[Partition, Workflow[Any, Any]]]
@@ -76,11 +79,14 @@ class Intake:
         self._waits = 0
         """How often in a row some were waited for, and none had anything."""
         self._trouble: str | None = None
+        self._foreign: set[str] = set()
+        """Keys with the name of a stream that are none: one of them would keep all streams from being read."""
+        self._foreign_until_s = 0.0
 
     @property
     def is_well(self) -> bool:
-        """Whether it can take work: the last read was served, or none is to be made now."""
-        return self._trouble is None or not self._is_reading
+        """Whether it can take work, of all workflows: the last read was served, or none is to be made now."""
+        return (self._trouble is None and not self._foreign) or not self._is_reading
 
     @property
     def is_stuck(self) -> bool:
@@ -137,12 +143,14 @@ class Intake:
 
     async def _take(self, free: int) -> None:
         try:
+            if self._foreign and time.monotonic() > self._foreign_until_s:
+                await self.create_groups()
             reply = await self._read(free)
         except ServerRefused as error:
             if error.code != self._trouble:  # said once, not with every try
                 self._trouble = error.code
                 _log.warning("worker %s cannot take work: %s", self._worker, error)
-            if error.code == "NOGROUP":
+            if error.code in ("NOGROUP", "WRONGTYPE"):
                 with suppress(StorageError):
                     await self.create_groups()
         except StorageError:
@@ -157,7 +165,10 @@ class Intake:
 
     async def _read(self, free: int) -> Any:
         """Ask for no more than the free slots: COUNT is per stream, so with few slots only some streams are read."""
-        streams = list(self._streams)
+        streams = [each for each in self._streams if each not in self._foreign]
+        if not streams:
+            await asyncio.sleep(_FOREIGN_S / 100)
+            return None
         many, some = len(streams), min(free, len(streams))
         at = self._rotation % many
         self._rotation = at + (some if some < many else 1)
@@ -178,4 +189,15 @@ class Intake:
 
     async def create_groups(self) -> None:
         """From the first entry on: what was invoked before a worker ever ran is not missed. Also after a FLUSHALL."""
-        await asyncio.gather(*(make_group(self._connection, stream) for stream in self._streams))
+        made = await asyncio.gather(
+            *(make_group(self._connection, stream) for stream in self._streams), return_exceptions=True
+        )
+        foreign = set[str]()
+        for stream, error in zip(self._streams, made, strict=True):
+            if isinstance(error, ServerRefused) and error.code == "WRONGTYPE":
+                foreign.add(stream)
+            elif error is not None:
+                raise error
+        for stream in foreign - self._foreign:
+            _log.error("%s is no stream: no work is taken from it. memable doctor says what to do", stream)
+        self._foreign, self._foreign_until_s = foreign, time.monotonic() + _FOREIGN_S
