@@ -114,7 +114,7 @@ class Witness:
     def listening(self) -> Iterator[None]:
         # without the timeout that others have: there may be nothing to hear for long
         ears = redis.Redis.from_url(self._guard.url("admin"))
-        with self._guard.client("admin") as admin, ears, ears.monitor() as monitor:
+        with self._guard.client("admin") as admin, ears, ears.monitor() as monitor:  # type: ignore[no-untyped-call]
             thread = threading.Thread(target=self._listen, args=(monitor, admin))
             thread.start()
             try:
