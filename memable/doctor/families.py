@@ -101,7 +101,7 @@ async def bereft_children(patient: Patient) -> list[Finding]:
             "children live whose parent is over",
             {name: f"child of {parent.name}" for name, (_, parent) in bereft.items()},
             means="nobody waits for them, and nobody cancels them",
-            todo="memable cancel WORKFLOW ID",
+            todo="memable cancel WORKFLOW/ID",
             mend=Mend("it is cancelled, as the leader cancels what ended parents leave", act),
         )
     ]

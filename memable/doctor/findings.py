@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from memable.keys import split_instance_name
-
 SHOWN: Final = 3
 """How many of those that have something in common are named."""
 
@@ -57,7 +55,7 @@ class Finding:
     """Those that it is true of, and what else there is to say of each."""
     means: str = ""
     todo: str = ""
-    """The command, or the line of redis.conf. `WORKFLOW ID` in it stands for the first subject's."""
+    """The command, or the line of redis.conf. `WORKFLOW/ID` in it stands for the first subject's."""
     mend: Mend | None = None
     topic: str = ""
     """What tells it from the check's others, where `what` says more than that."""
@@ -78,10 +76,9 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do, with the first subject's name."""
-        if "WORKFLOW ID" not in self.todo or not self.subjects:
+        if not self.subjects:
             return self.todo
-        workflow, id = split_instance_name(next(iter(self.subjects)))
-        return self.todo.replace("WORKFLOW ID", shlex.join([workflow, id]))
+        return self.todo.replace("WORKFLOW/ID", shlex.quote(next(iter(self.subjects))))
 
     def still(self, later: list[Finding]) -> Finding | None:
         """What of it was seen again in a later look."""

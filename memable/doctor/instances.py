@@ -257,7 +257,7 @@ async def asleep(patient: Patient) -> list[Finding]:
                 "instances are suspended, and wait for nothing",
                 dict.fromkeys(sleeping, ""),
                 means="nothing will ever wake them",
-                todo="memable resume WORKFLOW ID",
+                todo="memable resume WORKFLOW/ID",
                 mend=Mend("it is resumed: it runs to where it waits, and waits there again", act),
             )
         )
@@ -268,7 +268,7 @@ async def asleep(patient: Patient) -> list[Finding]:
                 "instances are suspended, and their records are lost",
                 dict.fromkeys(forgetful, ""),
                 means="nothing will ever wake them, and what their steps have done is forgotten",
-                todo="memable cancel WORKFLOW ID; or memable resume WORKFLOW ID, if its steps may all be called again",
+                todo="memable cancel WORKFLOW/ID; or memable resume WORKFLOW/ID, if its steps may all be called again",
             )
         )
     return found or ok("each waits for something")
@@ -311,7 +311,7 @@ async def listing(patient: Patient) -> list[Finding]:
                 "instances cannot be looked at",
                 {name: error.text for name, error in seen.refused.items()},
                 means="a key of theirs is of another type, or does not say what it should: see types",
-                todo="memable show WORKFLOW ID",
+                todo="memable show WORKFLOW/ID",
             )
         )
     return found or ok("all and only what is there")
@@ -337,7 +337,7 @@ async def lifetimes(patient: Patient) -> list[Finding]:
             "instances have ended, and would stay for ever",
             dict.fromkeys(immortal, ""),
             means="they take memory, and are listed for ever",
-            todo="memable delete WORKFLOW ID",
+            todo="memable delete WORKFLOW/ID",
             mend=Mend("it is kept for the retention of its workflow, from now on", act),
         )
     ]

@@ -18,7 +18,7 @@ from memable.announcement import announcement
 from memable.cli.root import run
 from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection
-from memable.doctor import CHECKS, Diagnosis, Patient, Severity, examination, examine, mend, visiting, worst
+from memable.doctor import CHECKS, Diagnosis, Patient, Severity, examination, examine, mend, patient, visiting, worst
 from memable.doctor.__main__ import table
 from memable.doctor.server import LISTPACKS, version
 from memable.embedded import TemporaryServer
@@ -423,7 +423,7 @@ async def test_what_a_person_must_mend_is_named(scene: Scene, plant: Plant, name
 async def test_advice_has_the_name_of_an_instance(scene: Scene) -> None:
     await forgetful(scene)
     (asleep,) = [each for each in await examined(scene.url, scene.store.keys.namespace) if each.is_bad]
-    assert "memable cancel wait 1;" in asleep.findings[0].advice
+    assert "memable cancel wait/1;" in asleep.findings[0].advice
 
 
 async def test_only_the_first_few_are_named(scene: Scene) -> None:
@@ -652,7 +652,10 @@ async def test_what_is_skipped_is_not_asked(scene: Scene, doctor: Callable[..., 
     assert (await doctor("--fix")).code == 0
 
 
-async def test_a_server_that_is_not_there_is_one_line(doctor: Callable[..., Awaitable[Ran]]) -> None:
+async def test_a_server_that_is_not_there_is_one_line(
+    doctor: Callable[..., Awaitable[Ran]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient, "GIVE_UP_S", 0.1)
     away = await doctor("--url", "unix:///nowhere/s")
     assert (away.code, away.out) == (2, "")
     assert away.err.startswith("memable: cannot reach Redis at unix:///nowhere/s")

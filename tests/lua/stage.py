@@ -190,6 +190,21 @@ class Stage:
         await self.wiretap.check_moves()
         return await invariants.check(self.wiretap, self.keys)
 
+    async def broken(self, scene: invariants.Scene) -> list[object]:
+        """What `memable doctor` would find broken, which looks while others work: nothing, wherever they are."""
+        found, store = list[object](), Store(self.wiretap.connection, self.keys)  # not over the wiretap
+        for partition in self.keys.partitions:
+            for status in Status:
+                listed = partition.index(WORKFLOW, status)
+                ids = [id for id in scene.zsets.get(listed, {}) if partition.of(WORKFLOW, id).instance in scene.hashes]
+                found += await store.reconcile(partition, WORKFLOW, status, ids, mends=False) if ids else []
+                for id in ids if status.is_terminal else ():
+                    found += [id] * await store.retain(partition.of(WORKFLOW, id), LONG_MS, mends=False)
+            stream = scene.streams.get(partition.stream(WORKFLOW))
+            if stream is not None and stream.entries:
+                found += await store.tidy(partition, WORKFLOW, list(stream.entries.items()), mends=False)
+        return found
+
     async def fields(self, keys: InstanceKeys) -> dict[str, str]:
         return (await self.check()).hashes[keys.instance]
 

@@ -186,6 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def look(self) -> None:
         self.scene = self.wait(self.stage.check())
+        assert self.wait(self.stage.broken(self.scene)) == []
         self.model.compare(self.scene, self.stage)
         self.label_places |= {
             member
