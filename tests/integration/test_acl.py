@@ -170,6 +170,14 @@ OF_CLIENTS = ["enter", *(each.name for each in vars(applications).values() if is
 """The scripts that an application may send."""
 
 
+def asked_for_in(part: str) -> set[str]:
+    """The commands that this part of memable gives itself."""
+    text = "\n".join(file.read_text("utf-8") for file in (ROOT / "memable" / part).rglob("*.py"))
+    asked = re.findall(r'\bcommand\(\s*"([A-Z]+)"(?:, "([A-Z]+)")?', text)
+    assert asked
+    return {command_name([*words]) for words in asked}
+
+
 def named_in_the_library() -> set[str]:
     """What memable's code could ask for itself."""
     files = [file for file in (ROOT / "memable").rglob("*.py") if file.name != "embedded.py"]
@@ -341,7 +349,7 @@ def matches(name: str, pattern: str) -> bool:
 
 def test_no_script_of_a_role_can_be_stopped_half_way() -> None:
     assert called_by_scripts(OF_CLIENTS) <= commands(CLIENT)
-    assert called_by_scripts(lua.names()) <= commands(WORKER)
+    assert called_by_scripts(lua.names()) | asked_for_in("runtime") | asked_for_in("store") <= commands(WORKER)
     assert called_by_scripts(["page"]) <= commands(READER)
 
 
