@@ -1,6 +1,7 @@
 """The command group, and the one place where an error becomes a line on stderr and an exit code.
 
-0: fine. 1: the instance failed or was cancelled. 2: wrong usage, not found, or any `MemableError`. 130: Ctrl-C.
+0: fine. 1: the instance failed or was cancelled, or the doctor found something wrong. 2: wrong usage, not
+found, or any `MemableError`. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def cli(ctx: click.Context) -> None:
 
     Where Redis is, and all else that a deployment sets, is read from MEMABLE_… in the environment.
 
-    Exit codes: 0 fine, 1 the instance failed or was cancelled, 2 wrong usage, not found, or any other error.
+    Exit codes: 0 fine, 1 the instance failed or was cancelled, or the doctor found something wrong, 2 wrong usage, not
+    found, or any other error.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

@@ -204,7 +204,7 @@ async def leases(patient: Patient) -> list[Finding]:
     ]
 
 
-async def wakings(patient: Patient) -> list[Finding]:
+async def timers(patient: Patient) -> list[Finding]:
     """Is each timer that an instance waits for among the timers?
 
     A timer that is lost never fires: a wait has no timeout any more, a delayed instance never begins.

@@ -199,7 +199,7 @@ async def _abandoned_in(patient: Patient, partition: Partition, workflow: str) -
     }
 
 
-async def timers(patient: Patient) -> list[Finding]:
+async def overdue(patient: Patient) -> list[Finding]:
     """Do timers fire?
 
     The leader of their partition fires them: within 50 ms while it lives, within 5 s of its death.

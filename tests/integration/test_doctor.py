@@ -260,7 +260,7 @@ async def lost_parent(scene: Scene) -> None:
         (lost_entry, "entries", "greet/1 (queued)", "greet"),
         (lost_entry_of_a_run, "entries", "greet/1 (running)", "greet"),
         (lost_lease, "leases", "greet/1", "greet"),
-        (lost_timer, "wakings", "nap/1", "nap"),
+        (lost_timer, "timers", "nap/1", "nap"),
         (waits_unnoted, "asleep", "wait/1", "wait"),
         (waits_for_nothing, "asleep", "wait/1", "wait"),
         (listed_nowhere, "listing", "greet/1", "greet"),
@@ -391,7 +391,7 @@ async def other_layout(scene: Scene) -> None:
     ("plant", "named"),
     [
         (forgetful, {"asleep": "wait/1"}),
-        (overdue, {"leaders": "partition 0", "timers": "nap/1/nap:v1"}),
+        (overdue, {"leaders": "partition 0", "overdue": "nap/1/nap:v1"}),
         (unserved, {"served": "other (1 waiting)"}),
         (unserved_and_at_rest, {"served": "other (1 resting)"}),
         (abandoned, {"abandoned": "greet/1 (dead, for 6"}),
@@ -444,6 +444,23 @@ async def test_what_is_left_out_is_said(scene: Scene) -> None:
         assert bad(await examine(patient, skip=SERVER)) == {}
         assert patient.coverage["stream entries"].is_partial
         assert (patient.coverage["listed instances"].seen, patient.coverage["listed instances"].total) == (100, 150)
+
+
+async def test_all_partitions_are_looked_at(redis_url: str, namespace: str) -> None:
+    settings = Settings(redis_url=redis_url, namespace=namespace, partitions=4)
+    async with memable.Client(settings=settings, app=app) as client:
+        handles = await client.invoke_many(greet, ["you"] * 20)
+        async with visiting(settings, 100) as patient:
+            for partition in patient.keys.partitions:
+                assert await patient.ask("XTRIM", partition.stream("greet"), "MAXLEN", 0)
+            seen = await examine(patient, skip=SERVER)
+            (lost,) = [each for each in seen if each.check.name == "entries"]
+            assert len(lost.findings[0].subjects) == 20
+            await mend(seen)
+        async with Engine(app, url=redis_url, settings=settings):
+            for each in handles:
+                assert isinstance(each, memable.Invocation)
+                assert await each.result(timeout=30) == "hello you"
 
 
 # ── false alarms ─────────────────────────────────────────────────────────────────────────────────────────────────────
