@@ -4,6 +4,7 @@ One program a measure; each prints JSON lines, and says in GOALS what is to be r
 
     python -m benchmarks.throughput     instances/s and steps/s of one worker process, beside the floor
     python -m benchmarks.sequential     one instance of 1,000 steps, one after another, beside the bare round trip
+    python -m benchmarks.interpreter    what a step takes of the interpreter alone, without server and kernel
     python -m benchmarks.latency        from invoke to result, with one idle worker
     python -m benchmarks.invoking       invoke_many of one client
     python -m benchmarks.commands       Redis commands of a one-step instance

@@ -16,6 +16,7 @@ from benchmarks.bench import ROOT, Goal, Line, print_line, run_once
 MEASURES = (
     "throughput",
     "sequential",
+    "interpreter",
     "latency",
     "invoking",
     "commands",
