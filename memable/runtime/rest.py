@@ -252,8 +252,11 @@ class Rest:
         self._tasks.life += 1
         if self._stirred is not None and not self._stirred.done():
             self._stirred.set_result(None)
-        if self._has_points() and self._run.over is None and not is_busy(self._checker):
+        if (self._waits or self._withdrawn) and self._may_begin_to_rest():
             self._checker = self._run.do_outside(self._come_to_rest())
+
+    def _may_begin_to_rest(self) -> bool:
+        return self._has_points() and self._run.over is None and not is_busy(self._checker)
 
     def close(self) -> None:
         """Never come to rest any more, nor open or close a point: the script that ends the life withdraws them all."""

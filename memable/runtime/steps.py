@@ -252,21 +252,19 @@ def _in_context(
     run = context.run
     generator: Any = awaitable if isinstance(awaitable, _DRIVEN) else run(awaitable.__await__)
     resume, value = generator.send, None
-    try:
-        while True:
-            activity.what = current
-            try:
-                waits_for = run(resume, value)
-            except StopIteration as stop:
-                return stop.value
-            except GeneratorExit as exit:  # not ours: nobody closes this
-                raise EscapedExit from exit
-            try:
-                resume, value = generator.send, (yield waits_for)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                resume, value = generator.throw, error
-    finally:
-        if hasattr(generator, "close"):
-            run(generator.close)
+    while True:
+        activity.what = current
+        try:
+            waits_for = run(resume, value)
+        except StopIteration as stop:
+            return stop.value
+        except GeneratorExit as exit:  # not ours: nobody closes this
+            raise EscapedExit from exit
+        try:
+            resume, value = generator.send, (yield waits_for)
+        except GeneratorExit:
+            if hasattr(generator, "close"):
+                run(generator.close)
+            raise
+        except BaseException as error:
+            resume, value = generator.throw, error

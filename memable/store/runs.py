@@ -36,6 +36,7 @@ RENEW = lua.later("renew")
 """Also called by the thread that renews leases, over a connection of its own: see `renewal`."""
 
 
+_DONE = Answer.DONE  # of each record: an enum's member takes longer to find than to compare
 DELAYED_MS = 250
 """For so long an entry may wait for its claim before its idle time starts again: a lease may be so much shorter."""
 
@@ -138,7 +139,7 @@ class ForRuns(StoreBase):
     @staticmethod
     def _recorded(held: Held, key: str, known: tuple[str, ...], reply: list[Any]) -> bytes | None:
         answer = reply[0]
-        if answer == Answer.DONE:
+        if answer == _DONE:
             held.learn((key,), known)
             return None
         if answer < 0:
