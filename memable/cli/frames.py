@@ -115,7 +115,7 @@ def _headline(frame: Frame) -> Text:
     used = sum(map(fleet.in_use, fleet.workers))
     line = Text()
     line.append(frame.namespace, style="bold").append(f" at {one_line(frame.where)}   ", style="dim")
-    line.append(f"{len(fleet.workers)} workers   {used} of {slots} slots   ")
+    line.append(f"{len(fleet.workers)} worker{'' if len(fleet.workers) == 1 else 's'}   {used} of {slots} slots   ")
     led = sum(leader is not None for leader in fleet.leaders)
     if led < len(fleet.leaders):
         line.append(f"{len(fleet.leaders) - led} of {len(fleet.leaders)} partitions without a leader   ", style="red")

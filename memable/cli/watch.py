@@ -121,7 +121,8 @@ class Looker:
         )
         rates, self._before = rates_between(self._before, seen), seen
         where = online.subscriptions.endpoint.safe_url
-        return Frame(online.store.keys.namespace, where, seen, failed.items, rates)
+        latest = sorted(failed.items, key=lambda each: each.completed_at or each.created_at, reverse=True)
+        return Frame(online.store.keys.namespace, where, seen, latest, rates)
 
 
 async def _watch_fleet(client: Client, target: Target, workflow: str | None, interval_s: float | None) -> int:

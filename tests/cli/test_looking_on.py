@@ -69,7 +69,7 @@ async def test_the_fleet_is_seen_by_three_commands(worker: WorkerProcess, client
     assert (failure["workflow"], failure["instance_id"]) == ("fail", "f")
     shown_once = await acli("watch", "--once")
     assert shown_once.code == 0
-    assert re.search(r"1 workers +0 of 100 slots", shown_once.out)
+    assert re.search(r"1 worker +0 of 100 slots", shown_once.out)
     assert re.search(r"^fail/f +\d+ s +StepFailed: ", shown_once.out, re.MULTILINE)
 
 
