@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from memable.connection import ScriptConnection
 from memable.engine import Engine
 from memable.keys import Partition
 from memable.retry import Duration, to_seconds
@@ -160,11 +161,14 @@ class TestEngine(Engine):
         return max(0, math.ceil(min(scores) - (int(seconds) * 1000 + int(us) / 1000)))
 
     async def _bring_nearer(self, by_ms: float) -> None:
-        """All deadlines that there are; one that is added meanwhile counts from now, and stays."""
-        command = self._online().connection.command
-        for partition in self._partitions:
-            timers = await command("ZRANGE", partition.timers, 0, -1, "WITHSCORES")
-            words = [word for at in range(0, len(timers), 2) for word in (float(timers[at + 1]) - by_ms, timers[at])]
-            if words:
-                await command("ZADD", partition.timers, "XX", *words)
-                await command("PUBLISH", partition.wake, "")
+        await bring_nearer(self._online().connection, self._partitions, by_ms)
+
+
+async def bring_nearer(connection: ScriptConnection, partitions: Iterable[Partition], by_ms: float) -> None:
+    """All deadlines that there are; one that is added meanwhile counts from now, and stays."""
+    for partition in partitions:
+        timers = await connection.command("ZRANGE", partition.timers, 0, -1, "WITHSCORES")
+        words = [word for at in range(0, len(timers), 2) for word in (float(timers[at + 1]) - by_ms, timers[at])]
+        if words:
+            await connection.command("ZADD", partition.timers, "XX", *words)
+            await connection.command("PUBLISH", partition.wake, "")

@@ -14,6 +14,7 @@ from typing import Any
 
 import memable
 from memable import App, Context, PermanentError, RetryPolicy, current_step
+from memable.runtime.steps import DURABLE_BACK_OFF_FROM_S
 
 SPARE_TIMER_S = 0.5
 PACES = 10
@@ -76,7 +77,7 @@ async def listening(ctx: Context, count: int) -> list[Any]:
     return heard
 
 
-@app.workflow("mortal", deadline=3)
+@app.workflow("mortal", deadline=timedelta(hours=1))
 async def mortal(ctx: Context, name: str) -> int:
     return await ctx.step("mortal:v1", stay, name)
 
@@ -107,7 +108,7 @@ async def fail_at_first(name: str, stays: bool) -> int:
 async def retried(ctx: Context, name: str) -> int:
     """The first attempt fails; a worker can be caught in it, or in the back-off if the name says so."""
     in_backoff = "backoff" in name
-    delay_s = 2 if in_backoff else 0
+    delay_s = 0.9 * DURABLE_BACK_OFF_FROM_S if in_backoff else 0
     await ctx.step("try:v1", fail_at_first, name, not in_backoff, retry=RetryPolicy.fixed(3, delay_s))
     return await ctx.step("then:v1", stay, f"{name}-then")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from memable import App, Context, Engine, Settings, WorkflowFailed
@@ -9,9 +11,11 @@ from tests.apps import labour
 from tests.faults.crew import Crew
 from tests.faults.losing import EachCall
 from tests.proxy import Cut, Proxy
+from tests.resting import hasten, rests_at
 from tests.worker_process import until
 
 BRIEF_S = 1
+HOUR = timedelta(hours=1)
 
 
 async def test_an_instance_whose_holder_is_stopped_is_failed_by_another_leader(
@@ -25,8 +29,9 @@ async def test_an_instance_whose_holder_is_stopped_is_failed_by_another_leader(
         crew.stop(stopped)
         # a leader of that lease would keep the lead
         await crew.connection.command("DEL", crew.partition.leader)
+        await hasten(crew.client, HOUR)
         async with leader:
-            with pytest.raises(WorkflowFailed, match="mortal/held has not ended within its deadline of 3 s"):
+            with pytest.raises(WorkflowFailed, match="mortal/held has not ended within its deadline of 3600 s"):
                 await held.result(timeout=30)
         before = await crew.scene("mortal")
         crew.let_go_on(stopped)
@@ -40,7 +45,7 @@ async def test_an_instance_whose_holder_is_stopped_is_failed_by_another_leader(
 async def test_a_leader_that_loses_its_connection_fails_it_once(redis_url: str, namespace: str, where: Cut) -> None:
     app = App()
 
-    @app.workflow("mortal", deadline=0.2)
+    @app.workflow("mortal", deadline=HOUR)
     async def mortal(ctx: Context) -> None:
         await ctx.suspend("p")
 
@@ -50,9 +55,11 @@ async def test_a_leader_that_loses_its_connection_fails_it_once(redis_url: str, 
     ):
         line.cut_each(where, EachCall("expire"))
         instance = await engine.invoke(mortal, id="1")
+        await rests_at(instance, "p")
+        await hasten(engine, HOUR)
         states = [str(state) async for state in instance.states()]
         await until(lambda: line.cuts == 1, "the connection was lost")
-        assert states[-1] == "failed: DeadlineExceeded: mortal/1 has not ended within its deadline of 0.2 s"
+        assert states[-1] == "failed: DeadlineExceeded: mortal/1 has not ended within its deadline of 3600 s"
         online = engine._online()
         version = await online.connection.command("HGET", online.store.keys.of("mortal", "1").instance, "version")
         assert int(version) == len(["queued", "running", "suspended", "failed"])

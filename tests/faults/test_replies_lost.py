@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,12 +30,12 @@ from memable import (
 from memable.errors import InputConflict
 from tests.faults.losing import EachCall
 from tests.proxy import Cut, Proxy
+from tests.resting import hasten, rests_at
 from tests.worker_process import until
 
 NOTE, APPROVAL = SuspendPoint("note", str), SuspendPoint("approval", bool)
 CUTS = pytest.mark.parametrize("where", list(Cut))
-SOON_S = 0.1
-"""A deadline that has not come when a slow machine parks: else no leader is asked to see to it."""
+HOUR = timedelta(hours=1)
 LONG_S = 30
 """A lease that never passes in these tests: nothing is put right by a takeover."""
 
@@ -72,7 +73,7 @@ def shop(ledger: Ledger) -> App:
         charge = await ctx.step("charge", ledger.charge)
         note, parcel = await asyncio.gather(ctx.suspend(NOTE), ctx.step("pack", ledger.pack))
         approved = await ctx.suspend(APPROVAL, status="waiting for the manager")
-        await ctx.timer("pause", SOON_S)
+        await ctx.timer("pause", HOUR)
         return [amount, charge, note, parcel, approved, await ctx.step("ship", ledger.ship)]
 
     @app.workflow("parcel")
@@ -91,7 +92,7 @@ def shop(ledger: Ledger) -> App:
             ctx.receive("third", "chat"), ctx.receive("fourth", "chat"), ctx.step("pack", ledger.pack)
         )
         try:
-            await ctx.suspend("nobody", timeout=SOON_S)
+            await ctx.suspend("nobody", timeout=HOUR)
         except SuspendTimeout as error:
             heard.append(error.key)
         return heard
@@ -101,7 +102,7 @@ def shop(ledger: Ledger) -> App:
         outcomes = [
             await ctx.first("by step", {"step": ctx.step("charge", ledger.charge), "never": ctx.suspend("never 1")}),
             await ctx.first("by signal", {"note": ctx.suspend(NOTE), "never": ctx.suspend(APPROVAL)}),
-            await ctx.first("by timer", {"pause": ctx.timer("pause", 0.05), "never": ctx.suspend("never 2")}),
+            await ctx.first("by timer", {"pause": ctx.timer("pause", HOUR), "never": ctx.suspend("never 2")}),
         ]
         return [[name, value] for name, value in outcomes]
 
@@ -130,6 +131,11 @@ class Trade:
         """From now on every call of a script, whoever makes it, loses its connection the first time."""
         for line in (self.customers_line, self.workers_line):
             line.cut_each(where, EachCall(name))
+
+    async def lets_an_hour_pass_at(self, workflow: str, key: str) -> None:
+        """Once the instance rests at `key`."""
+        await rests_at(self.observer.get(workflow, "1"), key)
+        await hasten(self.observer, HOUR)
 
     @property
     def cuts(self) -> int:
@@ -191,6 +197,7 @@ async def test_an_order_is_none_the_wiser(trade: StartTrade, name: str, where: C
         t.ledger.noted.set()
         await until(lambda: waits_for("approval"), "the point 'approval' is open")
         await t.customer.signal("order", "1", APPROVAL, True, signal_id="from the manager")
+        await t.lets_an_hour_pass_at("order", "pause")
         with pytest.raises(WorkflowFailed, match="no van"):
             await order.result()
         await order.resume()
@@ -247,6 +254,7 @@ async def test_what_comes_early_or_never_is_read_once_or_timed_out_once(
         for word in ("no?", "bye"):
             await support.send("chat", word)
         t.ledger.noted.set()
+        await t.lets_an_hour_pass_at("support", "nobody")
         assert await support.result() == ["early", "hello", "anybody there?", "no?", "bye", "packed", "nobody"]
         await until(lambda: t.cuts >= KEPT_LOSSES[name], "each call has lost its connection")
         assert {each.attempts for each in await t.observer.steps("support", "1")} == {1}
@@ -267,6 +275,7 @@ async def test_of_several_the_first_is_chosen_once(trade: StartTrade, name: str,
         await race.signal(NOTE, "fragile")
         with pytest.raises(SignalSuperseded):
             await t.observer.signal("race", "1", APPROVAL, True)
+        await t.lets_an_hour_pass_at("race", "pause")
         assert await race.result() == [["step", "charged"], ["note", "fragile"], ["pause", None]]
         await until(lambda: t.cuts >= RACES_LOST[name], "each call has lost its connection")
         assert t.ledger.calls == {"charge": 1}

@@ -160,15 +160,18 @@ async def test_a_timeout_of_the_functions_own_is_an_ordinary_failure(start: Star
 @pytest.mark.spec("timed-out-thread")
 async def test_a_thread_that_is_timed_out_is_left_to_itself(start: Start) -> None:
     """A thread cannot be stopped: its result is dropped, and it may overlap what follows."""
-    app, go_on, ended = App(), threading.Event(), threading.Event()
+    app, begun, go_on, ended = App(), threading.Event(), threading.Event(), threading.Event()
 
     def call() -> str:
+        begun.set()
         go_on.wait()
         ended.set()
         return "too late"
 
     @app.workflow("slow")
     async def slow(ctx: Context) -> str:
+        # keeps the loop, and so the time, until the thread has begun: one that has not is never called
+        asyncio.get_running_loop().call_soon(begun.wait)
         try:
             return await ctx.step("call:v1", call, timeout=SHORT_S)
         except StepTimeout:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import memable
 from memable import (
     App,
     Context,
@@ -27,6 +28,7 @@ from memable import (
     WorkflowFailed,
 )
 from tests.fundamentals.starting import Start
+from tests.resting import hasten, replayed, rests_at
 
 SOON_S = 0.02
 APPROVAL = SuspendPoint("approval:v1", bool)
@@ -77,7 +79,7 @@ async def test_what_is_over_already_fires_at_once(start: Start, wait: Callable[[
 
 async def test_a_timer_is_memoised(start: Start) -> None:
     """A deadline that has passed has passed: no replay waits again, whatever the code says by now."""
-    app, durations = App(), [SOON_S, 1e6, 1e6]
+    app, durations = App(), [3600.0, 1e6, 1e6]
 
     @app.workflow("flow")
     async def flow(ctx: Context) -> str:
@@ -87,11 +89,9 @@ async def test_a_timer_is_memoised(start: Start) -> None:
 
     async with start(app) as engine:
         instance = await engine.invoke(flow)
-        async for state in instance.states():
-            if state.key == "pause":
-                break
-        await instance.signal("pause")
-        assert await instance.result() == "done"
+        await rests_at(instance, "wait:v1")
+        await hasten(engine, 3600)
+        assert await replayed(instance, "pause") == "done"
     assert durations == []
 
 
@@ -244,7 +244,7 @@ def approving(timeout: Any) -> tuple[App, list[str]]:
         except SuspendTimeout as error:
             seen.append(f"{error.key} of {error.workflow}/{error.instance_id}")
             approved = False
-        await ctx.timer("replayed", SOON_S)
+        await ctx.suspend("pause")
         return "approved" if approved else "refused"
 
     return app, seen
@@ -256,7 +256,7 @@ async def test_a_signal_in_time_is_handed_over_and_nothing_is_left_of_the_deadli
         instance = await engine.invoke("approving", id="1")
         assert str(await instance.wait()) == "suspended: approval:v1"
         await instance.signal(APPROVAL, True)
-        assert await instance.result() == "approved"
+        assert await replayed(instance, "pause") == "approved"
     assert seen == []
 
 
@@ -265,7 +265,7 @@ async def test_a_timeout_is_raised_and_raised_again_on_every_replay(start: Start
     app, seen = approving(SOON_S)
     async with start(app) as engine:
         instance = await engine.invoke("approving", id="1")
-        assert await instance.result() == "refused"
+        assert await replayed(instance, "pause") == "refused"
         with pytest.raises(SignalSuperseded):
             await instance.signal(APPROVAL, True)
         wait, _ = await engine.steps("approving", "1")
@@ -280,18 +280,20 @@ async def test_a_timeout_is_raised_and_raised_again_on_every_replay(start: Start
 async def test_a_timeout_that_is_over_already_is_raised_at_once(start: Start) -> None:
     app, seen = approving(-1)
     async with start(app) as engine:
-        assert await (await engine.invoke("approving")).result() == "refused"
+        assert await replayed(await engine.invoke("approving"), "pause") == "refused"
     assert len(seen) == 2
 
 
 @pytest.mark.spec("suspend-timeout")
-async def test_a_timeout_passes_also_while_there_is_no_worker(start: Start) -> None:
-    app, seen = approving(0.3)
+async def test_a_timeout_passes_also_while_there_is_no_worker(start: Start, redis_url: str, namespace: str) -> None:
+    app, seen = approving(timedelta(hours=1))
     async with start(app) as engine:
-        await (await engine.invoke("approving", id="1")).wait()
-    await asyncio.sleep(0.3)
+        await rests_at(await engine.invoke("approving", id="1"), APPROVAL.key)
+    async with memable.connect(redis_url, namespace=namespace) as client:
+        await hasten(client, timedelta(hours=1))
+    assert seen == []
     async with start(app) as engine:
-        assert await engine.get("approving", "1").result() == "refused"
+        assert await replayed(engine.get("approving", "1"), "pause") == "refused"
     assert len(seen) == 2
 
 
@@ -345,7 +347,7 @@ async def test_of_a_signal_and_a_timeout_that_race_one_wins_and_the_sender_is_to
             return "approved"
 
         told = await asyncio.gather(*map(hurry, range(20)))
-        assert await asyncio.gather(*(each.result() for each in instances)) == told
+        assert await asyncio.gather(*(replayed(each, "pause") for each in instances)) == told
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), float("inf")])

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from memable import App, Context, Engine, RetryPolicy, Status, StepFailed, TooManyRecords, WorkflowFailed
 from tests.fundamentals.starting import Start
+from tests.resting import replayed
 
 
 class Work:
@@ -133,11 +134,11 @@ async def test_live_equals_replay_of_failures_too(start: Start) -> None:
             await ctx.map("double:v1", [0, 4, 1, 2], work.double, concurrency=3)
         except StepFailed as error:
             seen.append(f"{error.key} {error}")
-        await ctx.timer("pause:v1", 0.01)
+        await ctx.suspend("pause:v1")
         return seen
 
     async with start(app) as engine:
-        first, again = await (await engine.invoke(batch)).result()
+        first, again = await replayed(await engine.invoke(batch), "pause:v1")
     assert first == again
     assert first.startswith("double:v1[1] ")
     assert len(work.called) == len(set(work.called))
@@ -150,11 +151,11 @@ async def paused(start: Start, items: list[Any], later: list[Any], work: Work) -
     @app.workflow("batch")
     async def batch(ctx: Context) -> Any:
         results = await ctx.map("double:v1", given.pop(0), work.double)
-        await ctx.timer("pause:v1", 0.01)
+        await ctx.suspend("pause:v1")
         return results
 
     async with start(app) as engine:
-        return await (await engine.invoke(batch, id="1")).result()
+        return await replayed(await engine.invoke(batch, id="1"), "pause:v1")
 
 
 @pytest.mark.spec("map-conflict")
@@ -283,7 +284,7 @@ async def test_a_call_beyond_the_limit_is_refused_before_its_effect_and_records_
     @app.workflow("long")
     async def long(ctx: Context) -> list[str]:
         results = [await ctx.step(f"step {number}", effect, str(number)) for number in range(3)]
-        await ctx.timer("pause", 0.01)
+        await ctx.suspend("pause")
         for key in ("four", "again"):
             with pytest.raises(TooManyRecords, match=f"step '{key}' of long/1 would be too much: .* may have 4"):
                 await ctx.step(key, effect, "four")
@@ -292,7 +293,7 @@ async def test_a_call_beyond_the_limit_is_refused_before_its_effect_and_records_
         return results
 
     async with start(app, max_records=4) as engine:
-        assert await (await engine.invoke(long, id="1")).result() == ["0", "1", "2"]
+        assert await replayed(await engine.invoke(long, id="1"), "pause") == ["0", "1", "2"]
     assert called == ["0", "1", "2"]
 
 

@@ -27,6 +27,7 @@ from memable import (
     SuspendTimeout,
 )
 from tests.fundamentals.starting import Start
+from tests.resting import replayed
 
 LONG_S = 3600
 ANSWER, OBJECTION = SuspendPoint("answer:v1", bool), SuspendPoint("objection:v1", str)
@@ -355,11 +356,11 @@ async def test_the_names_may_be_those_of_an_enum(start: Start) -> None:
         outcome, _ = await ctx.first(
             "outcome", {Outcome.ANSWERED: ctx.suspend(ANSWER), Outcome.LATE: ctx.timer("limit", 0)}
         )
-        await ctx.timer("pause", 0.01)
+        await ctx.suspend("pause")
         return outcome is Outcome.LATE
 
     async with start(app) as engine:
-        assert await (await engine.invoke(asking)).result()
+        assert await replayed(await engine.invoke(asking), "pause")
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────

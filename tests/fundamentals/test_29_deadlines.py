@@ -13,40 +13,48 @@ import pytest
 
 from memable import App, Context, Status, SuspendPoint, WorkflowFailed
 from tests.fundamentals.starting import Start
+from tests.resting import hasten, rests_at
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.mark.spec("deadline")
 async def test_an_instance_that_waits_for_too_long_fails(start: Start) -> None:
     app = App()
 
-    @app.workflow("order", deadline=0.2)
+    @app.workflow("order", deadline=HOUR)
     async def order(ctx: Context) -> None:
         await ctx.suspend("approval")
 
     async with start(app) as engine:
         instance = await engine.invoke(order, id="42")
+        await rests_at(instance, "approval")
+        await hasten(engine, HOUR)
         with pytest.raises(WorkflowFailed) as caught:
             await instance.result()
         assert caught.value.error_type == "DeadlineExceeded"
-        assert "order/42 has not ended within its deadline of 0.2 s" in caught.value.error_message
+        assert "order/42 has not ended within its deadline of 3600 s" in caught.value.error_message
 
 
 @pytest.mark.spec("deadline")
 async def test_one_that_runs_is_stopped_as_by_a_cancel(start: Start) -> None:
-    app, stopped = App(), asyncio.Event()
+    app, begun, stopped = App(), asyncio.Event(), asyncio.Event()
 
     async def endless() -> None:
+        begun.set()
         try:
             await asyncio.sleep(3600)
         finally:
             stopped.set()
 
-    @app.workflow("report", deadline=timedelta(milliseconds=200))
+    @app.workflow("report", deadline=HOUR)
     async def report(ctx: Context) -> None:
         await ctx.step("endless", endless)
 
     async with start(app) as engine:
         instance = await engine.invoke(report)
+        await begun.wait()
+        await hasten(engine, HOUR)
         await stopped.wait()
         assert (await instance.wait()).status is Status.FAILED
 
@@ -66,17 +74,20 @@ async def test_one_that_ends_in_time_hears_nothing_of_it(start: Start) -> None:
 async def test_resume_gives_it_the_whole_time_again(start: Start) -> None:
     app, called = App(), list[str]()
 
-    @app.workflow("order", deadline=1)
+    @app.workflow("order", deadline=HOUR)
     async def order(ctx: Context) -> str:
         await ctx.step("charge", lambda: called.append("charge"))
         return await ctx.suspend(SuspendPoint("address", str))
 
     async with start(app) as engine:
         instance = await engine.invoke(order)
+        await rests_at(instance, "address")
+        await hasten(engine, HOUR)
         with pytest.raises(WorkflowFailed):
             await instance.result()
         await instance.resume()
-        assert (await instance.wait()).status is Status.SUSPENDED
+        await rests_at(instance, "address")
+        await hasten(engine, 0.9 * HOUR)
         await instance.signal("address", "1 Main Street")
         assert await instance.result() == "1 Main Street"
     assert called == ["charge"]
@@ -86,15 +97,19 @@ async def test_resume_gives_it_the_whole_time_again(start: Start) -> None:
 async def test_each_life_has_the_whole_time(start: Start) -> None:
     app = App()
 
-    @app.workflow("counter", deadline=1)
+    @app.workflow("counter", deadline=HOUR)
     async def counter(ctx: Context, life: int) -> int:
-        await ctx.timer("a while", 0.4)
+        await ctx.timer(f"most of the time of life {life}", 0.9 * HOUR)
         if life < 4:
             ctx.continue_as(life + 1)
         return life
 
     async with start(app) as engine:
-        assert await (await engine.invoke(counter, 1)).result() == 4
+        instance = await engine.invoke(counter, 1)
+        for life in range(1, 5):
+            await rests_at(instance, f"most of the time of life {life}")
+            await hasten(engine, 0.9 * HOUR)
+        assert await instance.result() == 4
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), "soon", timedelta(0)])

@@ -19,13 +19,17 @@ from tests.worker_process import until
 
 Author = Callable[[Context], Awaitable[Any]]
 
+LONG_S = 600.0
+
 
 class Stage:
     """An engine with workflows made up by a test, and what their steps did."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self.called: list[str] = []
-        self.settings = Settings(redis_url=url, namespace=namespace, park_grace=0.3)
+        self._url, self._namespace = url, namespace
+        self.park_grace_s = LONG_S
+        """So long that no slow machine drops what is waited for; who wants that shortens it."""
 
     def step(self, name: str, *, lasts: int = 3) -> Callable[[], Awaitable[str]]:
         """A step that is in flight for some turns of the loop, and leaves its name."""
@@ -42,7 +46,7 @@ class Stage:
         app = App()
         for author in authors:
             app.register(author.__name__, author)
-        return Engine(app, url=self.settings.redis_url, settings=self.settings)
+        return Engine(app, url=self._url, settings=Settings(namespace=self._namespace, park_grace=self.park_grace_s))
 
 
 @pytest.fixture
@@ -289,6 +293,8 @@ async def test_a_short_foreign_wait_is_waited_for(stage: Stage, how: str, caplog
 async def test_a_long_foreign_wait_is_dropped_with_a_warning_that_names_it(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
+    stage.park_grace_s = 0.3
+
     async def sleeps(ctx: Context) -> list[Any]:
         return list(await asyncio.gather(ctx.suspend("p"), asyncio.wait_for(endless(), None)))
 
@@ -307,6 +313,7 @@ async def test_a_task_that_spins_is_dropped_with_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rest_module, "_LIVELY_TURNS", 200)
+    stage.park_grace_s = 0.3
 
     async def spins(ctx: Context) -> Any:
         async def spinner() -> None:
@@ -604,12 +611,12 @@ async def test_a_run_opens_points_by_one_call_at_a_time(stage: Stage, monkeypatc
 
 async def test_a_run_that_awaits_a_task_of_another_run_fails_with_a_message(stage: Stage) -> None:
     tasks: list[asyncio.Task[Any]] = []
-    begun = asyncio.Event()
+    begun, stolen_from = asyncio.Event(), asyncio.Event()
 
     async def owner(ctx: Context) -> Any:
         tasks.append(asyncio.ensure_future(ctx.suspend("p")))
         begun.set()
-        return await ctx.step("hold", stage.step("hold", lasts=300))
+        return await ctx.step("hold", stolen_from.wait, returns=bool)
 
     async def thief(ctx: Context) -> Any:
         return await tasks[0]
@@ -621,6 +628,7 @@ async def test_a_run_that_awaits_a_task_of_another_run_fails_with_a_message(stag
         state = await stolen.wait(20)
         assert state.status is Status.FAILED
         assert "thief/1 waits for a task of owner/1" in str(state)
+        stolen_from.set()
 
 
 async def test_an_error_of_the_checker_ends_the_run(

@@ -20,9 +20,10 @@ from benchmarks.bench import Monitor
 from memable import App, Client, Context, PermanentError, RetryPolicy, Settings, current_step
 from memable.embedded import TemporaryServer
 from memable.runtime.runtime import Runtime
+from tests.resting import hasten
+from tests.worker_process import until
 
-AN_HOUR = 0.3
-"""Stands for a back-off that is kept in Redis."""
+AN_HOUR = 3600.0
 
 app = App()
 
@@ -106,7 +107,7 @@ async def fanning_out(ctx: Context) -> None:
 
 @app.workflow("sleepy")
 async def sleepy(ctx: Context) -> None:
-    await ctx.timer("nap", 0.5)
+    await ctx.timer("nap", AN_HOUR)
 
 
 @app.workflow("persistent")
@@ -141,8 +142,8 @@ Sent = Counter[str]
 WATCHING = Sent(SUBSCRIBE=1, HMGET=1, UNSUBSCRIBE=1)
 """What `wait` and `result` send, however long they wait."""
 
-BY_THE_CLOCK = ("reconcile", "renew")
-"""The leader's walk through the listing, and what keeps a lease: both name instances."""
+BY_THE_CLOCK = ("reconcile", "renew", "ZADD")
+"""The leader's walk through the listing, what keeps a lease, and the test that lets time pass: all name instances."""
 
 Does = Callable[[Client], Awaitable[Any]]
 
@@ -196,10 +197,7 @@ def of_the_instance(sent: list[tuple[str, tuple[str, ...]]]) -> Sent:
         ("persistent", Sent(claim=2, park=1, fire_timer=1, settle=1, finish=1)),
     ],
 )
-async def test_a_run_sends(
-    server: TemporaryServer, client: Client, monkeypatch: pytest.MonkeyPatch, workflow: str, expected: Sent
-) -> None:
-    monkeypatch.setattr("memable.runtime.steps.DURABLE_BACK_OFF_FROM_S", AN_HOUR)
+async def test_a_run_sends(server: TemporaryServer, client: Client, workflow: str, expected: Sent) -> None:
     invocation = await client.invoke(workflow, id="counted")
     if workflow == "listening":
         await invocation.signal("kept", buffer=True)
@@ -208,8 +206,16 @@ async def test_a_run_sends(
 
     async def run() -> None:
         async with worker(server):
-            # what sleeps comes to rest twice
-            await (invocation.result() if workflow == "sleepy" else invocation.wait())
+            if workflow in ("sleepy", "persistent"):
+                await until(has_a_deadline, "it waits for a time")
+                await hasten(client, AN_HOUR)
+                await invocation.result()
+            else:
+                await invocation.wait()
+
+    async def has_a_deadline() -> bool:
+        online = client._online()
+        return await online.connection.command("ZCARD", online.store.keys.partitions[0].timers) == 1
 
     assert of_the_instance(await sent_by(server, run)) == expected + WATCHING
 
