@@ -37,7 +37,11 @@ _OLDEST_REDIS = (7, 0, 0)
 _LONGEST_SOCKET_PATH = 100
 """In bytes; the kernels' limits are 107 (Linux) and 103 (macOS)."""
 _POLL_S = 0.001
+_SERVER_STOPS_WITHIN_S = 30.0
 _LEAVES_WITHIN_S = 0.5
+_LEAVES_AFTER_LOOKS = 20
+"""A server that is as slow as that its clients are told more slowly than it closes connections."""
+
 _REPLY_TIMEOUT_S = 1.0
 _MOST_LAUNCHES = 3
 
@@ -222,7 +226,7 @@ def ensure_server(data_dir: Path, *, port: int | None = None, startup_timeout_s:
     return _url(socket_path)
 
 
-def stop_server(data_dir: Path, *, timeout_s: float = 30.0) -> None:
+def stop_server(data_dir: Path, *, timeout_s: float = _SERVER_STOPS_WITHIN_S) -> None:
     """Ask the server of `data_dir` to shut down, and return when it is gone; no server is fine too."""
     if not (data_dir / "server.lock").exists():
         return
@@ -243,20 +247,28 @@ def stop_server(data_dir: Path, *, timeout_s: float = 30.0) -> None:
 
 def leave_server(data_dir: Path) -> None:
     """Shut the server of `data_dir` down if nobody else is connected to it: the last one turns off the light."""
-    deadline_s = time.monotonic() + _LEAVES_WITHIN_S
+    begun_s, looks = time.monotonic(), 0
     with contextlib.suppress(OSError):
         # more than once, since a server that is slow still counts connections which we have just closed
-        while _has_other_clients(data_dir):
-            if time.monotonic() > deadline_s:
+        while _has_other_clients(data_dir, begun_s + _SERVER_STOPS_WITHIN_S):
+            looks += 1
+            if looks > _LEAVES_AFTER_LOOKS and time.monotonic() > begun_s + _LEAVES_WITHIN_S:
                 return
             time.sleep(_POLL_S)
         stop_server(data_dir)
 
 
-def _has_other_clients(data_dir: Path) -> bool:
-    # the first line is the length of the reply, each of the next a client; ours is one of them
-    clients = _call(_socket_path(data_dir.resolve()), "CLIENT", "LIST")[1].split(b"\n")
-    return sum(bool(line) for line in clients) > 1
+def _has_other_clients(data_dir: Path, deadline_s: float) -> bool:
+    """Asked again while the server is too busy to answer, until `deadline_s`; `OSError` if there is none."""
+    while True:
+        try:
+            lines = _call(_socket_path(data_dir.resolve()), "CLIENT", "LIST")
+        except TimeoutError:
+            if time.monotonic() > deadline_s:
+                raise
+        else:
+            # the first line is the length of the reply, each of the next a client; ours is one of them
+            return sum(bool(line) for line in lines[1].split(b"\n")) > 1
 
 
 def _start_or_join(data_dir: Path, socket_path: Path, timeout_s: float) -> None:

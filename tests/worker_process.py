@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parent.parent
-TOO_LONG_S = 30.0
+TOO_LONG_S = 60.0
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], what: str) -> None:

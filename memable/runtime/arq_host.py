@@ -184,6 +184,8 @@ class _Host:
         self._main: asyncio.Task[Any] | None = None
         self._stop: asyncio.Task[None] | None = None
         self._has_failed = False
+        self._signals = 0
+        self._told = asyncio.Event()
 
     def for_arq(self) -> dict[str, Any]:
         """The attributes of the settings class, as `arq.Worker` takes them."""
@@ -230,7 +232,9 @@ class _Host:
         _leave_modules_to_themselves()
         self._main = asyncio.current_task()
         assert self._main is not None  # arq calls this from a task
-        _end_whatever_its_jobs(self._main)
+        if (worker := _worker_of(self._main)) is not None:
+            _end_whatever_its_jobs(worker)
+            worker.on_stop = self._note_signal
         # not in on_shutdown, which arq calls when all its own jobs are over
         self._main.add_done_callback(lambda _: self._begin_to_stop())
 
@@ -287,17 +291,22 @@ class _Host:
     async def _end(self, *, drain: bool) -> None:
         """Let the runtime end. From here on the signals are ours: arq has nothing left to do at a further one."""
         if drain:
-            told = asyncio.Event()
-            self._on_signals(told.set)
-            await self._drain(told)
+            self._on_signals(self._note_signal)
+            await self._drain()
         self.pool.enter(Phase.STOPPING)
         self._on_signals(self._hand_back)
+        if self._signals > 1:  # a further one came before it could be heard here
+            self._hand_back()
         await self.runtime.stop()
 
-    async def _drain(self, told: asyncio.Event) -> None:
+    def _note_signal(self, *_: object) -> None:
+        self._signals += 1
+        self._told.set()
+
+    async def _drain(self) -> None:
         """`--burst` is over when arq's queue is empty, and for memable when its streams are."""
         draining = asyncio.ensure_future(self._drained())
-        telling = asyncio.ensure_future(told.wait())
+        telling = asyncio.ensure_future(self._told.wait())
         await asyncio.wait([draining, telling], return_when=asyncio.FIRST_COMPLETED)
         for each in (draining, telling):
             each.cancel()
@@ -341,17 +350,19 @@ class _Host:
         return await connect(self.settings.redis_url, app=self.app, settings=self.settings)
 
 
-def _end_whatever_its_jobs(main: asyncio.Task[Any]) -> None:
-    """Have arq's worker, whose `main` this is, end as it should also when a signal finds a job just over.
+def _worker_of(main: asyncio.Task[Any]) -> Any | None:
+    """arq's worker, whose `main` this is; nothing if it is another arq than the one that is pinned."""
+    frame = getattr(main.get_coro(), "cr_frame", None)
+    found = None if frame is None else frame.f_locals.get("self")
+    return found if isinstance(found, arq.Worker) else None
+
+
+def _end_whatever_its_jobs(worker: Any) -> None:
+    """Have arq's worker end as it should also when a signal finds a job just over.
 
     arq cancels the task of such a job while that writes the result, and then gathers it in `close`: with the
     CancelledError of that task the process would leave at once, with code 1 and without `on_shutdown`.
     """
-    frame = getattr(main.get_coro(), "cr_frame", None)
-    found = None if frame is None else frame.f_locals.get("self")
-    if not isinstance(found, arq.Worker):
-        return  # another arq than the one that is pinned
-    worker: Any = found  # whose `close` may be replaced
     close = worker.close
 
     async def close_after_jobs() -> None:

@@ -285,6 +285,37 @@ async def test_sigterm_lets_a_step_end_within_the_grace(worker: Started, client:
         assert await process.ended() == 0
 
 
+TOLD_TWICE = """
+import os
+import arq
+from tests.apps.hosted import WorkerSettings
+
+handle, told = arq.Worker.handle_sig, []
+
+def handle_and_be_told_again(worker, number):
+    handle(worker, number)
+    told.append(number)
+    if len(told) == 1:
+        os.kill(os.getpid(), number)
+
+arq.Worker.handle_sig = handle_and_be_told_again
+arq.run_worker(WorkerSettings)
+"""
+
+
+async def test_a_second_signal_that_comes_at_once_ends_the_grace_too(
+    worker: Started, client: Client, tmp_path: Path
+) -> None:
+    """While arq's main loop ends, the signals are still arq's, which does nothing more at a second one."""
+    async with worker("-c", TOLD_TWICE, MEMABLE_SHUTDOWN_GRACE="600", **NO_TAKEOVER) as process:
+        invocation = await client.invoke(hosted.hold, "x")
+        await held_by(tmp_path, "x", process)
+        process.process.send_signal(signal.SIGTERM)
+        assert await process.ended() == 0
+        assert "told to stop again: 1 instances are handed back now" in process.log
+        assert await is_at(invocation, Status.QUEUED)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_the_grace(
     worker: Started, client: Client, tmp_path: Path, number: signal.Signals

@@ -111,9 +111,9 @@ class TestConnecting:
     async def test_a_redis_that_is_away_is_an_error_of_ours(
         self, server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("memable.client.GIVE_UP_S", 0.3)
         async with memable.connect(server.url, app=app, namespace=namespace) as client:
             server.kill()
+            monkeypatch.setattr(client._online().connection, "_give_up_after_s", 0.3)
             with pytest.raises(memable.StorageError, match="did not answer script invoke"):
                 await client.invoke(ping)
 

@@ -159,6 +159,32 @@ def test_the_last_to_leave_stops_the_server_also_when_others_are_just_hanging_up
     assert info(ensure_server(data_dir), "run_id") != run_id
 
 
+def test_who_leaves_a_server_that_is_too_busy_to_answer_asks_again(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = ensure_server(data_dir)
+    pid, call = int(info(url, "process_id")), embedded._call
+    given_up = list[str]()
+
+    def call_in_vain_at_first(*words: Any) -> list[bytes]:
+        try:
+            return call(*words)
+        except TimeoutError:
+            given_up.append(words[1])
+            os.kill(pid, signal.SIGCONT)
+            raise
+
+    monkeypatch.setattr(embedded, "_REPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(embedded, "_call", call_in_vain_at_first)
+    with contextlib.closing(hang_up_of(url)) as line:
+        os.kill(pid, signal.SIGSTOP)
+        line.close()
+        leave_server(data_dir)
+    assert given_up
+    with pytest.raises(redis.ConnectionError):
+        info(url, "run_id")
+
+
 def test_stopping_where_no_server_ever_ran_leaves_no_trace(tmp_path: Path) -> None:
     stop_server(tmp_path)
     stop_server(tmp_path / "nothing")

@@ -12,6 +12,7 @@ import pytest
 from memable import App, Context, RetryPolicy, StepFailed, SuspendPoint, WorkflowFailed
 from memable.testing import TestEngine, check_replays, run
 from memable.testing.fixtures import StartEngine, memable_engine
+from tests.worker_process import until
 
 app = App()
 APPROVAL = SuspendPoint("approval:v1", bool)
@@ -187,6 +188,7 @@ async def test_an_instance_that_never_rests_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("memable.testing.engine._SETTLES_WITHIN_S", 0.1)
     async with TestEngine(other) as engine:
         await engine.invoke(busy, id="1")
+        await until(lambda: engine._runtime.running == 1, "it runs")
         with pytest.raises(TimeoutError, match="busy/1 still runs"):
             await engine.settle()
 
