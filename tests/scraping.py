@@ -11,6 +11,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from memable import Engine
+from tests.worker_process import TOO_LONG_S
 
 
 class Answer(NamedTuple):
@@ -21,7 +22,7 @@ class Answer(NamedTuple):
 def get(url: str) -> Answer:
     """Blocks: for a thread."""
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=TOO_LONG_S) as answer:
             return Answer(answer.status, answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:

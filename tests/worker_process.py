@@ -15,6 +15,7 @@ from typing import Self
 
 ROOT = Path(__file__).parent.parent
 TOO_LONG_S = 60.0
+"""Far more than anything takes on a machine that is ten times slower: what has not come by then, never comes."""
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], what: str) -> None:
@@ -45,7 +46,12 @@ class WorkerProcess:
 
     async def __aenter__(self) -> Self:
         self.start()
-        await self.logged("INFO memable.runtime: worker")
+        try:
+            await self.logged("INFO memable.runtime: worker")
+        except BaseException as error:
+            # else it would outlive the test
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(

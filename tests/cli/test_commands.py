@@ -23,7 +23,7 @@ from memable.connection import Endpoint
 from memable.embedded import TemporaryServer
 from tests.cli.command_line import APP, INSTANCE_FIELDS, STEP_FIELDS, AsyncCli, Cli, Ran, memable_worker
 from tests.proxy import Proxy
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 
 # ── the everyday commands ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +165,7 @@ async def test_messages_come_to_a_mailbox_in_order(worker: WorkerProcess, client
     for message in ("bye", "sent again"):
         sent = await acli("send", "chat", "a", "chat", json.dumps(message), "--message-id", "m", "--json")
         assert sent.document == {"workflow": "chat", "instance_id": "a", "mailbox": "chat", "accepted": True}
-    assert await client.get("chat", "a").result(timeout=60) == ["hello", "bye"]
+    assert await client.get("chat", "a").result(timeout=TOO_LONG_S) == ["hello", "bye"]
     (await acli("send", "chat", "a", "chat", "1")).is_refused("message for mailbox 'chat' to chat/a rejected")
 
 
@@ -325,7 +325,7 @@ WAYS = pytest.mark.parametrize(
 
 def subprocess_cli(*arguments: str) -> Ran:
     command = [sys.executable, "-m", "memable", *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TOO_LONG_S, check=False)
     # what arq says as it starts is no error
     err = "".join(line for line in ran.stderr.splitlines(True) if not re.match(r"\d\d:\d\d:\d\d: ", line))
     return Ran(ran.returncode, ran.stdout, err)

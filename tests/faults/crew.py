@@ -14,7 +14,7 @@ from memable.connection import ScriptConnection
 from memable.keys import Keys, Partition
 from tests.lua import invariants
 from tests.lua.invariants import Scene
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 
 
 class Crew:
@@ -102,4 +102,4 @@ def pid_of(worker: str) -> int:
 
 async def results(invocations: Iterable[Any]) -> list[Any]:
     """What each instance hands back, whoever has run it."""
-    return await asyncio.gather(*(invocation.result(timeout=30) for invocation in invocations))
+    return await asyncio.gather(*(invocation.result(timeout=TOO_LONG_S) for invocation in invocations))

@@ -7,6 +7,7 @@ import pytest
 from memable.runtime import lease
 from tests.apps import labour
 from tests.faults.crew import Crew
+from tests.worker_process import TOO_LONG_S
 
 LEASE_S = 1
 BLOCKED_S = 4.0
@@ -24,9 +25,9 @@ async def test_it_keeps_what_it_holds_and_the_log_names_what_blocks_it(crew: Cre
         invocation = await crew.client.invoke(labour.long, (kind, BLOCKED_S), id="42")
         await crew.called(blocked, kind)
         async with crew.worker(lease=LEASE_S) as idle:
-            assert await invocation.result(timeout=30) == blocked.pid
+            assert await invocation.result(timeout=TOO_LONG_S) == blocked.pid
             crew.let_go_on(blocked)
-            assert await neighbour.result(timeout=30) == blocked.pid
+            assert await neighbour.result(timeout=TOO_LONG_S) == blocked.pid
             assert crew.calls(kind) == crew.calls("neighbour") == [blocked.pid]
             assert idle.pid not in dict(crew.ledger()).values()
             assert await crew.fields("long", "attempt") == await crew.fields("hold", "attempt") == ["1"]
@@ -49,10 +50,10 @@ async def test_a_process_that_hangs_does_not_keep_its_instances_for_ever(crew: C
         await crew.called(hanging, "hang")
         async with crew.worker(lease=LEASE_S) as other:
             crew.let_go_on(other)
-            assert await invocation.result(timeout=30) == other.pid
+            assert await invocation.result(timeout=TOO_LONG_S) == other.pid
             assert await other.terminate() == 0
             crew.let_go_on(hanging)
             # it has not been told that its run is over; its record is refused all the same, and it goes on
-            assert await (await crew.client.invoke(labour.brief, "new")).result(timeout=30) == hanging.pid
+            assert await (await crew.client.invoke(labour.brief, "new")).result(timeout=TOO_LONG_S) == hanging.pid
             assert await invocation.result() == other.pid
             assert crew.calls("hang") == [hanging.pid, other.pid]

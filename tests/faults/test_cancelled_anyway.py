@@ -10,7 +10,7 @@ from tests.apps import labour
 from tests.faults.crew import Crew
 from tests.faults.losing import EachCall
 from tests.proxy import Cut, Proxy
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 BRIEF_S = 1
 
@@ -28,14 +28,14 @@ async def test_a_holder_that_is_stopped_learns_it_when_it_goes_on_and_records_no
         crew.wake(stopped)
         # its only slot is free once it has learnt that its run is over
         new = await crew.client.invoke(labour.brief, "new")
-        assert await new.result(timeout=30) == stopped.pid
+        assert await new.result(timeout=TOO_LONG_S) == stopped.pid
         assert await crew.scene("chain") == before
         assert crew.calls(f"{step}-after") == []
         with pytest.raises(WorkflowCancelled, match="no more"):
-            await held.result(timeout=30)
+            await held.result(timeout=TOO_LONG_S)
 
         await held.resume()
-        assert await held.result(timeout=30) == [stopped.pid] * 3
+        assert await held.result(timeout=TOO_LONG_S) == [stopped.pid] * 3
         assert crew.calls(f"{step}-before") == [stopped.pid]
 
 
@@ -51,9 +51,9 @@ async def test_what_a_dead_worker_held_is_cancelled_and_taken_over_by_nobody(cre
         beside = await crew.client.invoke(labour.chain, "beside")
         await crew.called(other, "beside-middle")
         other_held = await crew.client.invoke(labour.brief, "sweep")
-        assert await other_held.result(timeout=30) == other.pid
+        assert await other_held.result(timeout=TOO_LONG_S) == other.pid
         crew.let_go_on(other)
-        await beside.result(timeout=30)
+        await beside.result(timeout=TOO_LONG_S)
         assert crew.calls("held") == [dead.pid]
         assert await crew.scene("hold") == before
 
@@ -73,13 +73,13 @@ async def test_a_cancel_whose_connection_is_lost_has_one_effect(redis_url: str, 
         memable.connect(line.url, app=app, namespace=namespace) as client,
     ):
         instance = await client.invoke(work, id="1")
-        await instance.wait(20)
+        await instance.wait(TOO_LONG_S)
         version = await version_of(engine)
         line.cut_each(where, EachCall("cancel"))
         assert str(await instance.cancel(reason="once")) == "cancelled: once"
         await until(lambda: line.cuts == 1, "the connection was lost")
         assert await version_of(engine) == version + 1
-        assert str(await instance.wait(20)) == "cancelled: once"
+        assert str(await instance.wait(TOO_LONG_S)) == "cancelled: once"
 
 
 async def version_of(engine: Engine) -> int:

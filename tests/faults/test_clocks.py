@@ -13,6 +13,7 @@ import pytest
 from memable import Invocation
 from tests.apps import labour
 from tests.faults.crew import Crew, results
+from tests.worker_process import TOO_LONG_S
 
 HOUR_S = 3600
 SLACK_S = 300.0
@@ -43,10 +44,10 @@ async def test_an_hour_off_changes_nothing(crew: Crew, wrong_clock: Path, off_s:
         # longer than a lease, beside which a timer fires
         long = await crew.client.invoke(labour.long, ("async", 3.0))
         timed = await crew.client.invoke(labour.clock, id="42")
-        said_s, started_at = await timed.result(timeout=30)
+        said_s, started_at = await timed.result(timeout=TOO_LONG_S)
         assert said_s - begun_s == pytest.approx(off_s, abs=SLACK_S)  # the clock was wrong indeed
         assert started_at.timestamp() == pytest.approx(begun_s, abs=SLACK_S)
-        await long.result(timeout=30)
+        await long.result(timeout=TOO_LONG_S)
     assert len(crew.calls("async")) == 1
     assert await crew.fields("long", "attempt") == ["1"]
 
@@ -76,7 +77,7 @@ async def test_workers_whose_clocks_differ_by_two_hours_take_nothing_from_each_o
         timed = await crew.client.invoke_many(labour.clock, [None] * 10)
         for invocation in timed:
             assert isinstance(invocation, Invocation)
-            await invocation.result(timeout=30)
+            await invocation.result(timeout=TOO_LONG_S)
     assert await crew.fields("long", "attempt") == ["1", "1"]
     # once more after the timer, unless it was due already when a slow machine came to park
     assert set(await crew.fields("clock", "attempt")) <= {"1", "2"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.faults.crew import Crew
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 MESSAGES = 300
 
@@ -38,6 +38,6 @@ async def test_messages_are_read_once_and_in_order_with_two_receives_open_though
             worker.process.kill()
     async with crew.worker(lease=1):
         await talking
-        assert await instance.result(timeout=60) == list(range(MESSAGES))
+        assert await instance.result(timeout=TOO_LONG_S) == list(range(MESSAGES))
     records = {each.key: each.result for each in await crew.client.steps("listening", "1")}
     assert records == {str(number): number for number in range(MESSAGES)}

@@ -12,7 +12,7 @@ from tests.faults.crew import Crew
 from tests.faults.losing import EachCall
 from tests.proxy import Cut, Proxy
 from tests.resting import hasten, rests_at
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 BRIEF_S = 1
 HOUR = timedelta(hours=1)
@@ -32,12 +32,12 @@ async def test_an_instance_whose_holder_is_stopped_is_failed_by_another_leader(
         await hasten(crew.client, HOUR)
         async with leader:
             with pytest.raises(WorkflowFailed, match="mortal/held has not ended within its deadline of 3600 s"):
-                await held.result(timeout=30)
+                await held.result(timeout=TOO_LONG_S)
         before = await crew.scene("mortal")
         crew.let_go_on(stopped)
         crew.wake(stopped)
         new = await crew.client.invoke(labour.brief, "new")
-        assert await new.result(timeout=30) == stopped.pid
+        assert await new.result(timeout=TOO_LONG_S) == stopped.pid
         assert await crew.scene("mortal") == before
 
 

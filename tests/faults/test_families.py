@@ -8,7 +8,7 @@ import pytest
 
 from tests.apps.kin import CHILDREN, GRANDPARENT, PARENT
 from tests.faults.crew import Crew
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 
 SQUARES = [number * number for number in range(CHILDREN + 1)]
 
@@ -47,7 +47,7 @@ async def test_every_worker_of_a_family_is_killed_in_its_turn(crew: Crew, concur
         process.start()
         await killed_after(crew, process, effects)
     async with worker(crew), worker(crew):
-        assert await instance.result(timeout=60) == SQUARES
+        assert await instance.result(timeout=TOO_LONG_S) == SQUARES
     check(crew, deaths=3)
     await rest(crew, children=CHILDREN + 1)
 
@@ -61,7 +61,7 @@ async def test_a_parents_worker_is_killed_and_its_children_run_on(crew: Crew) ->
         # nobody is there to be woken by them, and they need nobody
         await until(lambda: len(set(crew.ledger())) >= CHILDREN // 2, "children without their parent's worker")
         async with worker(crew, "Parents"):
-            assert await instance.result(timeout=60) == SQUARES
+            assert await instance.result(timeout=TOO_LONG_S) == SQUARES
     check(crew, deaths=0)
     await rest(crew, children=CHILDREN + 1)
 
@@ -73,7 +73,7 @@ async def test_the_childrens_worker_is_killed_and_their_parent_waits_for_others(
         async with worker(crew, "Children") as second:
             await killed_after(crew, second, 12)
         async with worker(crew, "Children"):
-            assert await instance.result(timeout=60) == SQUARES
+            assert await instance.result(timeout=TOO_LONG_S) == SQUARES
     check(crew, deaths=2)
     await rest(crew, children=CHILDREN + 1)
 
@@ -86,6 +86,6 @@ async def test_three_generations_outlive_the_death_of_their_workers(crew: Crew) 
         process.start()
         await killed_after(crew, process, effects)
     async with worker(crew), worker(crew):
-        assert await instance.result(timeout=60) == families * sum(SQUARES)
+        assert await instance.result(timeout=TOO_LONG_S) == families * sum(SQUARES)
     check(crew, deaths=2, families=families)
     await rest(crew, children=families * (CHILDREN + 1))

@@ -12,7 +12,7 @@ from memable.embedded import TemporaryServer
 from tests.apps import labour
 from tests.faults.crew import Crew
 from tests.integration.connecting import connected
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 
 async def waits(invocation: Invocation[int], attempt: int) -> bool:
@@ -54,7 +54,7 @@ async def test_attempts_and_deadline_outlive_worker_and_redis(
             await crew.called(third, "p-attempt-2")
             await until(lambda: waits(invocation, 3), "the wait for the third attempt")
             await an_hour_passes(crew)
-            assert await invocation.result(30) == third.pid
+            assert await invocation.result(TOO_LONG_S) == third.pid
 
         assert [name for name, _ in crew.ledger()] == [f"p-attempt-{number}" for number in (1, 2, 2, 3)]
         [step] = await client.steps("persistent", "p")
@@ -68,7 +68,7 @@ async def test_a_worker_is_free_while_its_instances_wait(crew: Crew) -> None:
         waiting = [await crew.client.invoke("persistent", f"p{number}") for number in range(6)]
         for invocation in waiting:
             await until(lambda each=invocation: waits(each, 2), "the wait for the second attempt")  # type: ignore[misc]
-        assert await (await crew.client.invoke("brief", "b")).result(30) == worker.pid
+        assert await (await crew.client.invoke("brief", "b")).result(TOO_LONG_S) == worker.pid
         for invocation in waiting:
             known = await invocation.metadata()
             assert known is not None

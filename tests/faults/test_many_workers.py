@@ -15,7 +15,7 @@ from memable.keys import GROUP
 from memable.runtime import leader, runtime
 from tests.apps import labour
 from tests.faults.crew import Crew, pid_of, results
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 
 
 async def started_together(exits: AsyncExitStack, processes: list[WorkerProcess]) -> list[WorkerProcess]:
@@ -94,7 +94,7 @@ async def test_a_dead_worker_is_dropped_from_the_group_unless_something_is_pendi
         assert {pid_of(name): held for name, held in (await consumers(crew, "hold")).items()} == {holder.pid: 1}
     async with Engine(labour.app, url=redis_url, settings=settings(1)) as heir:
         (crew.directory / f"{os.getpid()}.go").touch()
-        assert await invocation.result(timeout=30) == os.getpid()
+        assert await invocation.result(timeout=TOO_LONG_S) == os.getpid()
 
         async def is_alone() -> bool:
             return list(await consumers(crew, "hold")) == [heir._runtime.worker]

@@ -10,7 +10,7 @@ from memable import keys as layout
 from memable.keys import GROUP
 from tests.faults.orphans import staged
 from tests.lua import invariants
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 FINISHED = 10_000
 EACH = 200
@@ -91,7 +91,7 @@ async def test_after_the_retention_nothing_is_left_of_instances_however_they_end
             for workflow in (completes, fails, waits):
                 await engine.invoke_many(workflow, [None] * EACH, ids=ids)
             for id in ids:
-                await engine.get(waits, id).wait(30)
+                await engine.get(waits, id).wait(TOO_LONG_S)
                 await engine.signal(waits, id, GO, "go")
             await engine.wait_all()
         async with Engine(app, url=redis_url, settings=settings):  # its leader trims at once

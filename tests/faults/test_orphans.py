@@ -14,7 +14,7 @@ from memable.state import Status
 from memable.store import Store
 from tests.faults.orphans import DEAD, abandon, staged
 from tests.lua.stage import Stage
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 LIVE = 1_000
 ORPHANS = 500
@@ -130,7 +130,7 @@ async def test_orphans_of_all_workflows_and_partitions_are_recovered_and_debris_
         survivors = [invocation for invocation in orphans if invocation.instance_id not in ("1", "3")]
 
         async with Engine(app, url=redis_url, settings=settings):
-            results = await asyncio.gather(*(invocation.result(30) for invocation in survivors))
+            results = await asyncio.gather(*(invocation.result(TOO_LONG_S) for invocation in survivors))
             assert results == [2 * int(invocation.instance_id) for invocation in survivors]
 
             async def nothing_is_in_hand() -> bool:

@@ -20,7 +20,7 @@ from tests.apps import errands
 from tests.lua.stage import Stage
 from tests.proxy import Proxy
 from tests.resting import hasten, rests_at
-from tests.worker_process import Started, WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, Started, WorkerProcess, until
 
 LEASE_S = 1.0
 
@@ -82,7 +82,7 @@ async def test_nothing_is_taken_from_those_who_held_it_when_redis_went_away(
         (tmp_path / "go").touch()
         for invocation in invocations:
             assert isinstance(invocation, Invocation)
-            await invocation.result(timeout=30)
+            await invocation.result(timeout=TOO_LONG_S)
         done = sorted(call.split()[0] for call in errands.calls(tmp_path))
         assert done == sorted(f"{name}-{which}" for name in names for which in ("first", "second"))
         assert (one.log + other.log).count("was abandoned") == 1
@@ -119,9 +119,9 @@ class Customers:
     async def _ask(self, name: str) -> None:
         invocation = await self._client.invoke(errands.errand, name, id=name)
         assert invocation.created, "whoever invokes is told that it was somebody else"
-        assert (await invocation.wait(timeout=30)).status is Status.SUSPENDED
+        assert (await invocation.wait(timeout=TOO_LONG_S)).status is Status.SUSPENDED
         await invocation.signal(errands.NEXT, "second")
-        self.results[name] = await invocation.result(timeout=30)
+        self.results[name] = await invocation.result(timeout=TOO_LONG_S)
 
 
 async def test_everything_acknowledged_is_there_when_redis_is_killed_again_and_again_under_load(
@@ -176,7 +176,7 @@ SOON_S = 3.0
 
 async def fired_once(invocation: Invocation[str], client: Client, admin: redis.Redis, tmp_path: Path) -> bool:
     """Whether the nap is over, with all that belongs to that, and once."""
-    assert await invocation.result(timeout=20) in errands.calls(tmp_path)
+    assert await invocation.result(timeout=TOO_LONG_S) in errands.calls(tmp_path)
     (partition,) = Keys("memable", partitions=1).partitions
     records = [(each.key, each.kind, each.state) for each in await client.steps(errands.nap, invocation.instance_id)]
     return (

@@ -18,7 +18,7 @@ from memable import Client, InstanceNotFound, Invocation, StorageError, Workflow
 from memable.embedded import TemporaryServer, find_server
 from memable.keys import GROUP, Keys
 from tests.apps import errands
-from tests.worker_process import Started, WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, Started, WorkerProcess, until
 
 GIVE_UP_S = 1.0
 LASTS_S = 2.0
@@ -191,7 +191,7 @@ async def invoked(client: Client, names: list[str]) -> list[Invocation[list[str]
 
 async def all_done(invocations: list[Invocation[list[str]]], directory: Path) -> None:
     """What was queued is done, and each step was called once."""
-    results = await asyncio.gather(*(each.result(timeout=30) for each in invocations))
+    results = await asyncio.gather(*(each.result(timeout=TOO_LONG_S) for each in invocations))
     assert len(results) == 14
     assert sorted(call for calls in results for call in calls) == sorted(errands.calls(directory))
 
@@ -268,7 +268,7 @@ async def test_a_worker_outlives_the_loss_of_everything(
     monkeypatch.setattr(memable.watching, "REREAD_S", 0.5)
     async with errand_worker() as process:
         lost = await held_and_queued(client, tmp_path)
-        waiting = [asyncio.ensure_future(each.result(timeout=30)) for each in lost]
+        waiting = [asyncio.ensure_future(each.result(timeout=TOO_LONG_S)) for each in lost]
         async with repeated(lambda admin: admin.flushall())(server, admin, tmp_path), calmly(admin, process):
             for number in range(20):
                 await client.invoke(errands.wait, f"lost-{number}")
@@ -278,7 +278,7 @@ async def test_a_worker_outlives_the_loss_of_everything(
             assert isinstance(result, InstanceNotFound)
         (tmp_path / "go").touch()
         names = [f"new-{number}" for number in range(14)]
-        done = [await invocation.result(timeout=30) for invocation in await invoked(client, names)]
+        done = [await invocation.result(timeout=TOO_LONG_S) for invocation in await invoked(client, names)]
         assert [[call.split()[0] for call in calls] for calls in done] == [
             [f"{name}-first", f"{name}-second"] for name in names
         ]
@@ -322,4 +322,4 @@ async def test_a_worker_that_can_take_no_work_is_unwell(
             assert health(tmp_path)[-1] == "red"
         await until(lambda: health(tmp_path)[-1] == "green", "the worker well")
         (tmp_path / "go").touch()
-        assert len(await (await client.invoke(errands.wait, "x")).result(timeout=30)) == 2
+        assert len(await (await client.invoke(errands.wait, "x")).result(timeout=TOO_LONG_S)) == 2

@@ -29,7 +29,7 @@ from memable.holding import Held, LeaseLost
 from memable.lua import Answer
 from tests.apps import errands
 from tests.lua.stage import DONE, LONG_MS, STEP, Stage, approval
-from tests.worker_process import Started, WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, Started, WorkerProcess, until
 
 
 class Past:
@@ -139,14 +139,14 @@ async def see_through(invocation: Invocation[list[str]]) -> list[str]:
     """Send the signal again whenever it is waited for: one that was sent may be lost."""
 
     async def has_ended() -> bool:
-        state = await invocation.wait(timeout=30)
+        state = await invocation.wait(timeout=TOO_LONG_S)
         if state.key == errands.NEXT.key and not state.is_terminal:
             with suppress(SignalRejected, SignalSuperseded):
                 await invocation.signal(errands.NEXT, "second")
         return state.is_terminal
 
     await until(has_ended, f"the end of {invocation.instance_id}")
-    return await invocation.result(timeout=30)
+    return await invocation.result(timeout=TOO_LONG_S)
 
 
 async def test_instances_go_on_from_what_is_still_recorded(
@@ -160,7 +160,7 @@ async def test_instances_go_on_from_what_is_still_recorded(
         made = await client.invoke_many(errands.errand, names, ids=names)
         invocations = [each for each in made if isinstance(each, Invocation)]
         await asyncio.gather(*(see_through(each) for each in invocations[:20]))
-        await asyncio.gather(*(each.wait(timeout=30) for each in invocations))
+        await asyncio.gather(*(each.wait(timeout=TOO_LONG_S) for each in invocations))
         recorded = [await results_of(client, name) for name in names]
         past = await asyncio.to_thread(Past, server, tmp_path)
 
@@ -237,10 +237,10 @@ async def test_a_run_that_goes_by_what_is_lost_is_ended_and_leaves_no_hole(
         assert await engine.steps("order", "42") == []
         author.may_end["second"].set()
         if then == "park":
-            state = await invocation.wait(timeout=30)
+            state = await invocation.wait(timeout=TOO_LONG_S)
             assert state.status is Status.SUSPENDED
             await invocation.signal(GO, "the signal")
-        result = await invocation.result(timeout=30)
+        result = await invocation.result(timeout=TOO_LONG_S)
         expected = {"record": ["first 2", "second 3"], "park": ["first 2", "the signal"], "finish": ["first 2"]}
         assert result == expected[then]
         assert [each.result for each in await engine.steps("order", "42")] == result

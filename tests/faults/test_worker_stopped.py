@@ -7,7 +7,7 @@ import pytest
 from memable import App, Engine, Invocation, Settings, Status
 from tests.apps import labour
 from tests.faults.crew import Crew, results
-from tests.worker_process import WorkerProcess
+from tests.worker_process import TOO_LONG_S, WorkerProcess
 
 BRIEF_S = 1
 """A lease that is over soon."""
@@ -36,11 +36,11 @@ async def test_its_renewal_does_not_steal_back_what_another_has_taken_over(crew:
             crew.wake(stopped)
             # its only slot is free once it has learnt that its run is over: only the renewal can tell it
             new = await crew.client.invoke(labour.brief, "new")
-            assert await new.result(timeout=30) == stopped.pid
+            assert await new.result(timeout=TOO_LONG_S) == stopped.pid
             assert await crew.scene("hold") == before
 
             crew.let_go_on(other)
-            assert await held.result(timeout=30) == other.pid
+            assert await held.result(timeout=TOO_LONG_S) == other.pid
             assert crew.calls("held") == [stopped.pid, other.pid]
 
 
@@ -79,7 +79,7 @@ async def test_every_write_of_its_old_runs_is_refused(crew: Crew, redis_url: str
             for invocation, what in zip(held, everything, strict=True):
                 assert isinstance(invocation, Invocation)
                 if what in ENDS:
-                    state = await invocation.wait(timeout=30)
+                    state = await invocation.wait(timeout=TOO_LONG_S)
                     assert state.status is ENDS[what]
                     if state.status is Status.COMPLETED:
                         assert await invocation.result() == other.pid

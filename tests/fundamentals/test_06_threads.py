@@ -16,6 +16,7 @@ import pytest
 
 from memable import App, Context, current_step
 from tests.fundamentals.starting import Start
+from tests.worker_process import TOO_LONG_S
 
 tenant = contextvars.ContextVar[str]("tenant", default="nobody")
 
@@ -124,6 +125,6 @@ asyncio.run(main())
 
 async def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
     ended = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=50, check=False
+        subprocess.run, [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=TOO_LONG_S, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr

@@ -19,6 +19,7 @@ import pytest
 from memable import App, Context, Engine, Settings, Status
 from tests.fundamentals.dying import shop
 from tests.fundamentals.starting import Start
+from tests.worker_process import TOO_LONG_S
 
 
 @pytest.mark.spec("engine-data-dir", "idempotency-key", "called-again")
@@ -175,7 +176,9 @@ async def test_a_program_that_forgets_to_stop_its_engine_ends_all_the_same_and_i
     start: Start, redis_url: str, namespace: str
 ) -> None:
     program = [sys.executable, "-c", FORGETFUL, redis_url, namespace]
-    ended = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=50, check=False)
+    ended = await asyncio.to_thread(
+        subprocess.run, program, capture_output=True, text=True, timeout=TOO_LONG_S, check=False
+    )
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
     app = App()

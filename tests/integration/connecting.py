@@ -10,6 +10,7 @@ from hashlib import sha1
 import redis
 
 from memable.connection import Endpoint, Script, ScriptConnection
+from tests.worker_process import TOO_LONG_S
 
 
 def script(name: str, source: str, key_count: int) -> Script:
@@ -20,7 +21,7 @@ ECHO = script("echo", "return ARGV", 0)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TOO_LONG_S):
         while not condition():
             await asyncio.sleep(0.002)
 

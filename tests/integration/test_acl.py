@@ -38,7 +38,7 @@ from tests.apps import guarded
 from tests.configured_server import server_with
 from tests.integration.test_docs import REDIS_CONF
 from tests.markdown import ROOT
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 
 REDIS_CLI = ROOT / "docs" / "redis-cli.md"
 ACL = ROOT / "deploy" / "acl" / "users.acl"
@@ -230,20 +230,20 @@ class Scene:
         await client.signal(guarded.wide, "wide", guarded.ANSWER, "yes", signal_id="1")
         failing = await client.invoke(guarded.failing, id="failing")
         with pytest.raises(memable.WorkflowFailed):
-            await failing.result(timeout=30)
+            await failing.result(timeout=TOO_LONG_S)
         await failing.resume()
-        await failing.wait(timeout=30)
+        await failing.wait(timeout=TOO_LONG_S)
         await client.resume("failing", "failing", rerun=["fail:v1"])
-        await failing.wait(timeout=30)
+        await failing.wait(timeout=TOO_LONG_S)
         assert await client.steps("failing", "failing")
         fork = await client.fork("failing", "failing", new_id="fork")
-        await fork.wait(timeout=30)
+        await fork.wait(timeout=TOO_LONG_S)
         await client.delete("failing", "failing")
         bereft = await client.invoke(guarded.bereft, id="bereft")
-        await bereft.wait(timeout=30)
+        await bereft.wait(timeout=TOO_LONG_S)
         await bereft.cancel()
         await client.delete("bereft", "bereft")
-        assert await (await client.invoke(guarded.lives, 0)).result(timeout=30) == 2
+        assert await (await client.invoke(guarded.lives, 0)).result(timeout=TOO_LONG_S) == 2
         stopped = await client.invoke(guarded.hold, "stopped", id="stopped")
         await self.held("stopped")
         await stopped.cancel()
@@ -259,7 +259,7 @@ class Scene:
                 (await queue.enqueue_job("memable.invoke", "brief", "from a job", _job_id="a-job"), "a-job"),
             ):
                 assert job is not None
-                assert await job.result(timeout=30, poll_delay=0.02) == result
+                assert await job.result(timeout=TOO_LONG_S, poll_delay=0.02) == result
         finally:
             await pool.disconnect()
         await until(self.cron_has_invoked, "an instance that a cron function starts")
@@ -280,7 +280,7 @@ class Scene:
         async with memable.connect(url) as reader:
             for _ in range(2):  # a script is sent once
                 assert (await reader.list_instances("wide")).items
-            assert await reader.get("wide", "wide").result(timeout=30)
+            assert await reader.get("wide", "wide").result(timeout=TOO_LONG_S)
             with self.guard.client("admin") as admin:
                 await until(lambda: not admin.pubsub_channels(), "the end of what was subscribed to")
         listening = asyncio.ensure_future(asyncio.to_thread(run, ["events", "--limit", "1", "--url", url]))
@@ -314,12 +314,12 @@ async def test_everybody_can_do_their_work_and_has_no_right_that_they_do_not_nee
                 await scene.everything_a_client_does()
                 await scene.everything_arq_does()
                 first.process.kill()
-                assert (await client.get(guarded.wide, "wide").result(timeout=30))[0] == "yes"
+                assert (await client.get(guarded.wide, "wide").result(timeout=TOO_LONG_S))[0] == "yes"
                 # what it runs at the end is handed back
                 assert await second.terminate() == 0
             (tmp_path / "go").touch()
             async with scene.worker():
-                assert await client.get(guarded.hold, "held").result(timeout=30) == "held"
+                assert await client.get(guarded.hold, "held").result(timeout=TOO_LONG_S) == "held"
         await scene.everything_a_reader_does()
     assert guard.denied() == set()
     # what is missing there belongs to what happens once in a while, or to who was quicker

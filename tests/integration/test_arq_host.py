@@ -25,7 +25,7 @@ from memable.embedded import TemporaryServer
 from memable.keys import Keys
 from memable.runtime import arq_host
 from tests.apps import hosted
-from tests.worker_process import Started, WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, Started, WorkerProcess, until
 
 # arq's own close() calls a method that redis-py has renamed
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")
@@ -54,7 +54,7 @@ async def add_up(server: TemporaryServer) -> None:
     async with queue_of(server) as queue:
         job = await queue.enqueue_job("add", 20, 22)
         assert job is not None
-        assert await job.result(timeout=30, poll_delay=0.02) == 42
+        assert await job.result(timeout=TOO_LONG_S, poll_delay=0.02) == 42
 
 
 def lines(path: Path) -> list[str]:
@@ -68,11 +68,11 @@ async def test_a_worker_runs_workflows_and_plain_functions_between_the_hooks_of_
     server: TemporaryServer, worker: Started, client: Client, tmp_path: Path
 ) -> None:
     async with worker() as process:
-        assert await (await client.invoke(hosted.greet, "ada")).result(timeout=30) == "hello ada"
+        assert await (await client.invoke(hosted.greet, "ada")).result(timeout=TOO_LONG_S) == "hello ada"
         waiting = await client.invoke(hosted.patient)
         await until(lambda: is_at(waiting, Status.SUSPENDED), "the wait for a signal")
         await waiting.signal(hosted.GO, "and on")
-        assert await waiting.result(timeout=30) == "and on"
+        assert await waiting.result(timeout=TOO_LONG_S) == "and on"
         await add_up(server)
         assert lines(tmp_path / "hooks") == ["startup"]
         assert await process.terminate() == 0
@@ -104,7 +104,7 @@ async def is_at(invocation: memable.Invocation[Any], status: Status) -> bool:
 async def test_uvloop_is_used_where_it_is_installed(worker: Started, client: Client) -> None:
     pytest.importorskip("uvloop")
     async with worker():
-        assert await (await client.invoke(hosted.loop)).result(timeout=30) == "uvloop"
+        assert await (await client.invoke(hosted.loop)).result(timeout=TOO_LONG_S) == "uvloop"
 
 
 async def test_memable_invoke_starts_one_instance_for_a_job_that_arq_runs_twice(
@@ -114,15 +114,15 @@ async def test_memable_invoke_starts_one_instance_for_a_job_that_arq_runs_twice(
         for _ in range(2):
             job = await queue.enqueue_job("memable.invoke", "greet", "ada", _job_id="job-1")
             assert job is not None
-            assert await job.result(timeout=30, poll_delay=0.02) == "job-1"
+            assert await job.result(timeout=TOO_LONG_S, poll_delay=0.02) == "job-1"
             await queue.delete("arq:result:job-1")  # or arq would not take it again
-        assert await client.get(hosted.greet, "job-1").result(timeout=30) == "hello ada"
+        assert await client.get(hosted.greet, "job-1").result(timeout=TOO_LONG_S) == "hello ada"
         page = await client.list_instances("greet")
         assert [item.instance_id for item in page.items] == ["job-1"]
 
         named = await queue.enqueue_job("memable.invoke", "greet", input="eve", id="chosen")
         assert named is not None
-        assert await named.result(timeout=30, poll_delay=0.02) == "chosen"
+        assert await named.result(timeout=TOO_LONG_S, poll_delay=0.02) == "chosen"
 
 
 async def test_the_errors_of_memable_invoke_are_those_of_the_client(server: TemporaryServer, worker: Started) -> None:
@@ -132,7 +132,7 @@ async def test_the_errors_of_memable_invoke_are_those_of_the_client(server: Temp
             job = await queue.enqueue_job("memable.invoke", *args, **options)
             assert job is not None
             with pytest.raises(JobFailed) as caught:
-                await job.result(timeout=30, poll_delay=0.02)
+                await job.result(timeout=TOO_LONG_S, poll_delay=0.02)
             return caught.value
 
         assert (await error_of("no-such", "ada")).error_type == "WorkflowNotFound"
@@ -158,7 +158,7 @@ async def test_a_burst_ends_when_nothing_is_left_to_run(worker: Started, client:
     assert done.returncode == 0, done.stderr
     for index, handle in enumerate(handles):
         assert isinstance(handle, memable.Invocation)
-        assert await handle.result(timeout=5) == f"hello n{index}"
+        assert await handle.result(timeout=TOO_LONG_S) == f"hello n{index}"
 
 
 RUN = """
@@ -172,9 +172,9 @@ async def test_run_is_the_same_without_arqs_command_line(worker: Started, client
     invocation = await client.invoke(hosted.greet, "ada")
     done = await asyncio.to_thread(worker("-c", RUN.format(burst=True)).run)
     assert done.returncode == 0, done.stderr
-    assert await invocation.result(timeout=5) == "hello ada"
+    assert await invocation.result(timeout=TOO_LONG_S) == "hello ada"
     async with worker("-c", RUN.format(burst=False)) as process:
-        assert await (await client.invoke(hosted.greet, "eve")).result(timeout=30) == "hello eve"
+        assert await (await client.invoke(hosted.greet, "eve")).result(timeout=TOO_LONG_S) == "hello eve"
         assert await process.terminate() == 0
 
 
@@ -246,7 +246,7 @@ async def test_a_plain_function_that_fails_tells_its_error(server: TemporaryServ
         job = await queue.enqueue_job("fail")
         assert job is not None
         with pytest.raises(JobFailed, match="ValueError: no such thing"):
-            await job.result(timeout=30, poll_delay=0.02)
+            await job.result(timeout=TOO_LONG_S, poll_delay=0.02)
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +270,7 @@ async def test_sigterm_hands_a_long_step_to_another_worker_at_once(
             await held_by(tmp_path, "x", second)
             assert await is_at(invocation, Status.RUNNING)
             (tmp_path / "x.go").touch()
-            assert await invocation.result(timeout=30) == second.pid
+            assert await invocation.result(timeout=TOO_LONG_S) == second.pid
             assert lines(tmp_path / "x.started") == [str(first.pid), str(second.pid)]
 
 
@@ -281,7 +281,7 @@ async def test_sigterm_lets_a_step_end_within_the_grace(worker: Started, client:
         process.process.send_signal(signal.SIGTERM)
         await process.logged("shutdown on SIGTERM")
         (tmp_path / "x.go").touch()
-        assert await invocation.result(timeout=30) == process.pid
+        assert await invocation.result(timeout=TOO_LONG_S) == process.pid
         assert await process.ended() == 0
 
 
@@ -330,7 +330,7 @@ async def test_a_second_signal_ends_the_grace(
         async with worker(**NO_TAKEOVER) as second:
             await held_by(tmp_path, "x", second)
             (tmp_path / "x.go").touch()
-            assert await invocation.result(timeout=30) == second.pid
+            assert await invocation.result(timeout=TOO_LONG_S) == second.pid
 
 
 @pytest.mark.spec("called-again")
@@ -342,7 +342,7 @@ async def test_sigkill_is_survived_by_another_worker(worker: Started, client: Cl
             first.process.kill()
             await held_by(tmp_path, "x", second)
             (tmp_path / "x.go").touch()
-            assert await invocation.result(timeout=30) == second.pid
+            assert await invocation.result(timeout=TOO_LONG_S) == second.pid
 
 
 async def test_a_worker_ends_on_sigterm_while_redis_is_away(server: TemporaryServer, worker: Started) -> None:
@@ -358,7 +358,7 @@ async def test_a_worker_ends_on_sigterm_while_redis_is_away(server: TemporarySer
 
 async def works(server: TemporaryServer, client: Client, process: WorkerProcess, name: str) -> None:
     """Both kinds of work are done by a process that has never ended."""
-    assert await (await client.invoke(hosted.greet, name)).result(timeout=30) == f"hello {name}"
+    assert await (await client.invoke(hosted.greet, name)).result(timeout=TOO_LONG_S) == f"hello {name}"
     await add_up(server)
     assert process.is_alive
 
@@ -418,7 +418,7 @@ async def test_the_process_outlives_a_redis_that_refuses(
         for words in serve:
             await admin.execute_command(*words)
         await works(server, client, process, code)
-        assert await due.result(timeout=30, poll_delay=0.02) == 3
+        assert await due.result(timeout=TOO_LONG_S, poll_delay=0.02) == 3
 
 
 # ── the health check ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -496,7 +496,7 @@ async def test_the_log_is_json_where_that_is_asked_for(worker: Started, client: 
     process.start()
     try:
         invocation = await client.invoke(hosted.loop, id="logged")
-        await invocation.result(timeout=30)
+        await invocation.result(timeout=TOO_LONG_S)
         assert await process.terminate() == 0
         records = [json.loads(line) for line in process.log.splitlines()]
     finally:

@@ -13,6 +13,7 @@ from memable.embedded import TemporaryServer
 from memable.errors import StorageError
 from tests.integration.connecting import connected, wait_until
 from tests.proxy import Proxy
+from tests.worker_process import TOO_LONG_S
 
 
 @asynccontextmanager
@@ -30,7 +31,7 @@ def group_read(stream: str, block_ms: int = 20_000) -> tuple[str | int, ...]:
 
 async def blocked_on(admin: ScriptConnection) -> None:
     """Return when a client waits in the server."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TOO_LONG_S):
         while b"blocked_clients:0" in await admin.command("INFO", "clients"):
             await asyncio.sleep(0.002)
 

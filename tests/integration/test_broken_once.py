@@ -10,6 +10,7 @@ import memable
 from memable import App, Context, Engine, Settings, StepFailed, WorkflowFailed
 from memable.endpoint import Endpoint
 from memable.keys import ENTRY_FIELD, GROUP, Keys
+from tests.worker_process import TOO_LONG_S
 
 
 @pytest.mark.disorderly
@@ -40,7 +41,7 @@ async def test_what_is_broken_in_redis_does_not_keep_the_leader_from_the_rest(re
         admin.xgroup_create(stream, GROUP, "0")
         admin.xreadgroup(GROUP, "a worker that is dead", {stream: ">"})
         async with Engine(app, url=redis_url, settings=settings) as engine:
-            assert await engine.get(fine, invocation.instance_id).result(20) == "done"
+            assert await engine.get(fine, invocation.instance_id).result(TOO_LONG_S) == "done"
         # broken or not, these are memable's
         assert {*admin.zrange(partition.timers, 0, -1)} == {f"{bad.name}/key".encode()}
         assert {*admin.zrange(partition.expiry, 0, -1)} == {bad.name.encode(), b"fine/1"}
@@ -71,9 +72,9 @@ async def test_a_generator_exit_of_a_step_is_recorded_and_replayed_like_any_fail
 
     async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
         instance = await engine.invoke(leaving)
-        await instance.wait(20)
+        await instance.wait(TOO_LONG_S)
         await instance.signal("p", 1)
-        assert await instance.result(20) == 1
+        assert await instance.result(TOO_LONG_S) == 1
     assert told == ["GeneratorExit: left"] * 2
 
 
@@ -86,7 +87,7 @@ async def test_a_generator_exit_of_a_workflow_fails_the_instance(redis_url: str,
 
     async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
         with pytest.raises(WorkflowFailed) as failed:
-            await (await engine.invoke(leaving)).result(20)
+            await (await engine.invoke(leaving)).result(TOO_LONG_S)
     assert failed.value.error_type == "GeneratorExit"
 
 
@@ -104,7 +105,7 @@ async def test_a_new_instance_is_not_handed_the_records_of_one_whose_hash_was_lo
         return await ctx.step("charge", charge)
 
     async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
-        assert await (await engine.invoke(order, id="42")).result(20) == 0
+        assert await (await engine.invoke(order, id="42")).result(TOO_LONG_S) == 0
         with Endpoint.from_url(redis_url).sync_client() as admin:
             admin.delete(Keys(namespace, partitions=1).of("order", "42").instance)
-        assert await (await engine.invoke(order, id="42")).result(20) == 1
+        assert await (await engine.invoke(order, id="42")).result(TOO_LONG_S) == 1

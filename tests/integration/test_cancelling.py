@@ -14,7 +14,7 @@ from memable import App, Client, Context, Engine, InstanceNotFound, RetryPolicy,
 from memable.errors import InvalidKey, NotStarted, SignalRejected
 from memable.runtime import farewell
 from tests.proxy import Proxy
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 Author = Callable[[Context], Awaitable[Any]]
 LONG_S = 600
@@ -71,7 +71,7 @@ async def test_queued_it_is_never_run(stage: Stage) -> None:
         assert await client.get_metadata(workflow, "1") == await instance.metadata()
         async with Engine(app, url=stage.url, settings=stage.settings) as engine:
             other = await engine.invoke(workflow, id="2")
-            await other.result(20)
+            await other.result(TOO_LONG_S)
     assert stage.noted == ["run"]
 
 
@@ -88,7 +88,7 @@ async def test_in_an_async_step_its_worker_cancels_it(stage: Stage) -> None:
         assert stage.noted == ["begun", "over"]
         assert await engine.steps("work", "1") == []
         with pytest.raises(WorkflowCancelled) as caught:
-            await instance.result(20)
+            await instance.result(TOO_LONG_S)
     assert (caught.value.workflow, caught.value.instance_id, caught.value.reason) == ("work", "1", None)
 
 
@@ -97,7 +97,7 @@ async def test_in_a_thread_the_call_goes_on_and_nothing_of_it_is_recorded(stage:
 
     def blocks() -> str:
         began.set()
-        go_on.wait(20)
+        go_on.wait(TOO_LONG_S)
         ended.set()
         return "too late"
 
@@ -131,7 +131,7 @@ async def test_in_a_back_off_there_is_no_further_attempt(stage: Stage) -> None:
         await stage.reached.wait()
         await instance.cancel()
         await at_rest_in(engine)
-        assert (await instance.wait(20)).status is Status.CANCELLED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.CANCELLED
         assert stage.noted == ["attempt"]
 
 
@@ -141,7 +141,7 @@ async def test_suspended_it_takes_no_signal_any_more(stage: Stage) -> None:
 
     async with stage.engine(work) as engine:
         instance = await engine.invoke("work", id="1")
-        assert (await instance.wait(20)).status is Status.SUSPENDED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
         assert str(await instance.cancel(reason="no more")) == "cancelled: no more"
         with pytest.raises(SignalRejected, match="cancelled"):
             await instance.signal("p", 1)
@@ -158,7 +158,7 @@ async def test_those_who_wait_for_it_are_told(stage: Stage) -> None:
         async def follow() -> list[str]:
             return [str(state) async for state in instance.states()]
 
-        following, waiting = asyncio.ensure_future(follow()), asyncio.ensure_future(instance.wait(20))
+        following, waiting = asyncio.ensure_future(follow()), asyncio.ensure_future(instance.wait(TOO_LONG_S))
         await asyncio.sleep(0)
         await instance.cancel(reason="too slow")
         assert (await following)[-1] == str(await waiting) == "cancelled: too slow"
@@ -178,9 +178,9 @@ async def test_what_has_ended_stays_as_it_is_and_its_state_says_how(stage: Stage
 
     async with stage.engine(work) as engine:
         instance = await engine.invoke("work", id="1")
-        await instance.result(20)
+        await instance.result(TOO_LONG_S)
         assert str(await instance.cancel(reason="too late")) == "completed: all done"
-        assert await instance.result(20) == "done"
+        assert await instance.result(TOO_LONG_S) == "done"
 
 
 async def test_the_second_of_two_cancels_is_fine_and_changes_nothing(stage: Stage) -> None:
@@ -189,10 +189,10 @@ async def test_the_second_of_two_cancels_is_fine_and_changes_nothing(stage: Stag
 
     async with stage.engine(work) as engine:
         instance = await engine.invoke("work", id="1")
-        await instance.wait(20)
+        await instance.wait(TOO_LONG_S)
         states = await asyncio.gather(*(instance.cancel(reason=str(number)) for number in range(5)))
         assert len({str(state) for state in states}) == 1
-        assert (await instance.wait(20)) == states[0]
+        assert (await instance.wait(TOO_LONG_S)) == states[0]
 
 
 @pytest.mark.spec("cancel-twice")
@@ -226,12 +226,12 @@ async def test_resume_runs_a_cancelled_one_on_from_what_is_recorded(stage: Stage
         await at_rest_in(engine)
         stage.go_on.set()
         await instance.resume()
-        assert (await instance.wait(20)).status is Status.SUSPENDED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
         await instance.cancel()
         await instance.resume()
-        assert (await instance.wait(20)).status is Status.SUSPENDED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
         await instance.signal("p", "c")
-        assert await instance.result(20) == ["a", "held", "c"]
+        assert await instance.result(TOO_LONG_S) == ["a", "held", "c"]
     assert stage.noted == ["first", "begun", "over", "begun", "over"]
 
 
@@ -264,7 +264,7 @@ async def test_a_run_whose_call_is_on_its_way_when_it_is_cancelled(
         assert (await instance.cancel()).status is Status.CANCELLED
         stage.go_on.set()
         await at_rest_in(engine)
-        assert (await instance.wait(20)).status is Status.CANCELLED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.CANCELLED
         assert await engine.steps("work", "1") == []
         assert stage.noted == []
 
@@ -280,7 +280,7 @@ async def test_of_a_cancel_and_an_end_at_the_same_time_one_wins_and_everybody_is
             for _ in range(number % 20):
                 await asyncio.sleep(0)
             told.append(str(await instance.cancel()))
-            ended.append(str(await instance.wait(20)))
+            ended.append(str(await instance.wait(TOO_LONG_S)))
     assert told == ended
     assert set(told) <= {"completed", "cancelled"}
 
@@ -388,11 +388,11 @@ async def test_they_run_when_the_instance_parks_too(stage: Stage) -> None:
 
     async with stage.engine(work) as engine:
         instance = await engine.invoke("work", id="1")
-        await instance.wait(20)
+        await instance.wait(TOO_LONG_S)
         await at_rest_in(engine)
         assert stage.noted == ["clean"]
         await instance.signal("p", 5)
-        assert await instance.result(20) == 5
+        assert await instance.result(TOO_LONG_S) == 5
     assert stage.noted == ["clean", "clean"]
 
 

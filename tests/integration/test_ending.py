@@ -8,6 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.worker_process import TOO_LONG_S
+
 PROGRAM = """
 import asyncio, threading
 from memable import App, Context, Engine, RetryPolicy
@@ -57,5 +59,7 @@ print("ended")
 )
 def test_the_process_ends(body: str) -> None:
     program = dedent(PROGRAM).replace("{body}", body)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TOO_LONG_S, check=False
+    )
     assert (ended.returncode, ended.stdout) == (0, "ended\n"), ended.stderr

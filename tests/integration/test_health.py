@@ -15,7 +15,7 @@ from memable import App, Context, Engine, Settings
 from memable.cli.fleet import Fleet
 from memable.embedded import TemporaryServer
 from tests.scraping import Answer, ask, get, url_of
-from tests.worker_process import Started, until
+from tests.worker_process import TOO_LONG_S, Started, until
 
 LEASE_S = 1.0
 OK = Answer(200, "ok\n")
@@ -40,14 +40,14 @@ async def test_livez_is_red_while_the_loop_is_blocked_and_says_by_what(redis_url
 
     async def block() -> None:
         blocked.set()
-        may_go_on.wait(60)
+        may_go_on.wait(TOO_LONG_S)
 
     @app.workflow("careless")
     async def careless(ctx: Context) -> None:
         await ctx.step("block:v1", block)
 
     def look(url: str) -> None:
-        blocked.wait(60)
+        blocked.wait(TOO_LONG_S)
         try:
             while not seen or (seen[-1].status == 200 and len(seen) < 10_000):
                 seen.append(get(f"{url}/livez"))

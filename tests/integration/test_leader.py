@@ -20,7 +20,7 @@ from memable.runtime.leader import Leader
 from memable.runtime.observing import Observer
 from memable.store import Store, new_token
 from tests.integration.connecting import connected
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 LEASE_S = 60.0
 
@@ -160,14 +160,14 @@ async def test_what_was_lost_outside_of_memable_is_mended_and_told(
     async with connected(redis_url) as connection:
         async with Engine(app, url=redis_url, settings=settings) as engine:
             waiting = await engine.invoke(patient, id="waiting")
-            await waiting.wait(20)
+            await waiting.wait(TOO_LONG_S)
         await connection.command("DEL", partition.timers)
         async with Client(redis_url, app=app, namespace=namespace) as client:
             queued = await client.invoke(patient, id="queued")
             await connection.command("XTRIM", partition.stream("patient"), "MAXLEN", 0)
             async with Engine(app, url=redis_url, settings=settings):
-                assert await client.get(patient, "waiting").result(20) == "rested"
-                assert await queued.result(20) == "rested"
+                assert await client.get(patient, "waiting").result(TOO_LONG_S) == "rested"
+                assert await queued.result(TOO_LONG_S) == "rested"
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "patient/waiting: a timer of it was lost" in told
     assert "patient/queued: its stream entry was lost" in told
@@ -219,7 +219,7 @@ async def test_one_broken_instance_neither_keeps_the_others_from_being_mended_no
             invocation = await client.invoke("order", id="lost")
             await connection.command("XTRIM", lost.stream, "MAXLEN", 0)
             async with Engine(app, url=server.url, settings=settings):
-                await invocation.result(20)
+                await invocation.result(TOO_LONG_S)
                 before = await evalsha_calls(connection)
                 await asyncio.sleep(1)
                 assert await evalsha_calls(connection) - before < 100

@@ -15,7 +15,7 @@ from memable import App, Context, Engine, RetryPolicy, Settings, Status
 from memable.runtime import rest as rest_module
 from memable.runtime import run as run_module
 from memable.runtime.tasks import install_task_factory
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 Author = Callable[[Context], Awaitable[Any]]
 
@@ -60,11 +60,11 @@ async def play(stage: Stage, author: Author, *signals: tuple[str, Any]) -> tuple
         instance = await engine.invoke(author.__name__, id="1")
         calls: list[int] = []
         for key, payload in signals:
-            state = await instance.wait(20)
+            state = await instance.wait(TOO_LONG_S)
             assert state.status is Status.SUSPENDED, str(state)
             calls.append(len(stage.called))
             await instance.signal(key, payload)
-        result = await instance.result(20)
+        result = await instance.result(TOO_LONG_S)
         calls.append(len(stage.called))
         return result, calls
 
@@ -251,7 +251,7 @@ async def test_a_wait_inside_of_what_is_awaited_by_its_own_method_is_not_foreign
 
     with caplog.at_level(logging.WARNING):
         async with stage.engine(waiting) as engine:
-            assert str(await (await engine.invoke("waiting")).wait(20)) == "suspended: p"
+            assert str(await (await engine.invoke("waiting")).wait(TOO_LONG_S)) == "suspended: p"
     assert not caplog.records
 
 
@@ -396,10 +396,10 @@ async def test_a_task_factory_installed_twice_or_replaced_later_still_sees_the_t
             install_task_factory(loop)
             install_task_factory(loop)
             instance = await engine.invoke("author", id=str(number))
-            assert (await instance.wait(20)).status is Status.SUSPENDED
+            assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
             assert stage.called == ["a", "b", "c"] * (number + 1)
             await instance.signal("p", 1)
-            assert await instance.result(20) == [1, "c"]
+            assert await instance.result(TOO_LONG_S) == [1, "c"]
             loop.set_task_factory(before)
     assert seen
 
@@ -464,10 +464,10 @@ async def test_a_step_that_begins_while_the_park_is_on_its_way_waits_for_its_ans
             await asyncio.sleep(0)
         assert stage.called == []
         release.set()
-        assert (await instance.wait(20)).status is Status.SUSPENDED
+        assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
         assert stage.called == []
         await instance.signal("p", 1)
-        assert await instance.result(20) == [1, "a"]
+        assert await instance.result(TOO_LONG_S) == [1, "a"]
         assert stage.called == ["a"]
 
 
@@ -491,7 +491,7 @@ async def test_a_signal_that_comes_while_a_step_is_in_flight_is_delivered_at_onc
             await asyncio.sleep(0.005)
         assert metadata.status is Status.RUNNING
         await instance.signal("p", 1)
-        assert await instance.result(20) == [1, True]
+        assert await instance.result(TOO_LONG_S) == [1, True]
 
 
 async def test_a_timer_fires_while_a_step_is_in_flight(stage: Stage) -> None:
@@ -522,7 +522,7 @@ async def test_a_wait_that_the_author_cancels_closes_its_point_and_may_be_opened
 
     async with stage.engine(changes_mind) as engine:
         instance = await engine.invoke("changes_mind", id="1")
-        await instance.wait(20)
+        await instance.wait(TOO_LONG_S)
         await instance.signal("p", None)
         async for state in instance.states():
             if state.status is Status.SUSPENDED and state.key == "r":
@@ -534,7 +534,7 @@ async def test_a_wait_that_the_author_cancels_closes_its_point_and_may_be_opened
             if state.status is Status.SUSPENDED and state.key == "q":
                 break
         await instance.signal("q", 3)
-        assert await instance.result(20) == [2, 3]
+        assert await instance.result(TOO_LONG_S) == [2, 3]
 
 
 async def test_a_wait_that_the_author_cancels_closes_its_point_while_a_step_is_in_flight(stage: Stage) -> None:
@@ -563,7 +563,7 @@ async def test_a_wait_that_the_author_cancels_closes_its_point_while_a_step_is_i
         with pytest.raises(SignalRejected):
             await instance.signal("p", 1)
         go_on.set()
-        assert await instance.result(20)
+        assert await instance.result(TOO_LONG_S)
 
 
 async def test_a_run_opens_points_by_one_call_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,7 +605,7 @@ async def test_a_run_opens_points_by_one_call_at_a_time(stage: Stage, monkeypatc
         await is_open.wait()
         await instance.signal("p", 1)
         # the news that came while the first call was on its way are read by the second
-        assert await instance.result(20) == [1, True]
+        assert await instance.result(TOO_LONG_S) == [1, True]
     assert on_their_way == [1, 0, 1, 0]
 
 
@@ -625,7 +625,7 @@ async def test_a_run_that_awaits_a_task_of_another_run_fails_with_a_message(stag
         await engine.invoke("owner", id="1")
         await begun.wait()
         stolen = await engine.invoke("thief", id="1")
-        state = await stolen.wait(20)
+        state = await stolen.wait(TOO_LONG_S)
         assert state.status is Status.FAILED
         assert "thief/1 waits for a task of owner/1" in str(state)
         stolen_from.set()
@@ -681,7 +681,7 @@ async def test_steps_in_flight_when_the_function_returns_are_finished_and_record
 
     async with stage.engine(leaves) as engine:
         instance = await engine.invoke("leaves", id="1")
-        assert await instance.result(20) == "left"
+        assert await instance.result(TOO_LONG_S) == "left"
         assert [(step.key, step.result) for step in await engine.steps("leaves", "1")] == [("a", "a")]
 
 
@@ -709,5 +709,5 @@ async def test_a_step_cancelled_while_its_record_is_written_is_recorded_once_and
 
         monkeypatch.setattr(store, "record", slow_record)
         instance = await engine.invoke("impatient", id="1")
-        assert await instance.result(20) == "a"
+        assert await instance.result(TOO_LONG_S) == "a"
         assert stage.called == ["a"]

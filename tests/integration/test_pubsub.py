@@ -16,6 +16,7 @@ from memable.embedded import TemporaryServer
 from memable.errors import StorageError
 from memable.pubsub import Subscriptions
 from tests.proxy import Cut, Proxy
+from tests.worker_process import TOO_LONG_S
 
 
 @asynccontextmanager
@@ -55,7 +56,7 @@ class Ear:
 
     async def until(self, last: bytes | None) -> list[bytes | None]:
         """What was heard, when the last of it is `last`."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TOO_LONG_S):
             while not self.heard or self.heard[-1] != last:
                 self._news.clear()
                 await self._news.wait()
@@ -95,7 +96,7 @@ async def test_all_listeners_of_a_channel_hear_until_they_close(
         assert ears[1].heard == [b"1"]
         first.close()
         third.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TOO_LONG_S):
             while await connection.command("PUBLISH", namespace, "3"):
                 await asyncio.sleep(0.002)
 
@@ -112,7 +113,7 @@ async def test_the_openings_of_one_turn_share_a_command(server: TemporaryServer)
             assert await ear.until(b"%d" % number) == [b"%d" % number]
         for each in opened:
             each.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TOO_LONG_S):
             while admin.pubsub_channels():
                 await asyncio.sleep(0.002)
         assert calls_of(admin, "unsubscribe") == 1
@@ -213,7 +214,7 @@ async def test_a_quiet_connection_stays(proxy: Proxy, namespace: str, monkeypatc
         ear = Ear()
         await subscriptions.open(namespace, ear)
         proxy.requests.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TOO_LONG_S):
             while len(proxy.requests) < 5:
                 await asyncio.sleep(0.02)
         assert ear.heard == []
@@ -241,7 +242,7 @@ async def test_opening_gives_up_on_a_server_that_is_away(proxy: Proxy, namespace
         with pytest.raises(StorageError, match=r"did not confirm a subscription within 0\.2 s .*cannot reach"):
             await subscriptions.open(namespace, Ear())
         await proxy.listen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TOO_LONG_S):
             while True:  # a machine that is busy may need more than one of these short limits
                 with suppress(StorageError):
                     await subscriptions.open(namespace, Ear())
@@ -269,6 +270,6 @@ async def test_close_wakes_those_who_open_and_leaves_nothing_running(proxy: Prox
         with pytest.raises(StorageError, match="are closed"):
             await subscriptions.open(namespace, Ear())
     proxy.cut()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TOO_LONG_S):
         while asyncio.all_tasks() - before:
             await asyncio.sleep(0.002)

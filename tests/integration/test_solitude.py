@@ -11,7 +11,7 @@ from memable import App, Client, Context, Engine, Invocation, Settings
 from memable.connection import ScriptConnection
 from memable.keys import Keys
 from tests.integration.connecting import connected
-from tests.worker_process import until
+from tests.worker_process import TOO_LONG_S, until
 
 MANY_RECOVERIES = 5
 
@@ -72,7 +72,7 @@ async def test_suspects_of_one_process_do_not_wait_for_each_other(redis_url: str
         await until(lambda: len(stage.begun) == 3, "the others were handed back, for other workers")
         for suspect in suspects:
             stage.let_go(suspect.instance_id)
-            assert await suspect.result(20) == suspect.instance_id
+            assert await suspect.result(TOO_LONG_S) == suspect.instance_id
             found = await suspect.metadata()
             assert found is not None
             assert found.attempt == 1, "what never began is no run"
@@ -89,7 +89,7 @@ async def test_one_process_runs_its_suspects_one_after_another(redis_url: str, n
             name = stage.begun[-1]
             assert await connection.command("HGET", stage.keys.of("hold", name).instance, "alone") == b"1"
             stage.let_go(name)
-            assert await suspects.pop(name).result(20) == name
+            assert await suspects.pop(name).result(TOO_LONG_S) == name
 
 
 async def test_a_suspect_does_not_wait_for_a_neighbour_that_takes_long(redis_url: str, namespace: str) -> None:
@@ -103,7 +103,7 @@ async def test_a_suspect_does_not_wait_for_a_neighbour_that_takes_long(redis_url
         assert await connection.command("HGET", stage.keys.of("hold", "suspect").instance, "alone") is None
         for each in (suspect, neighbour):
             stage.let_go(each.instance_id)
-            assert await each.result(20) == each.instance_id
+            assert await each.result(TOO_LONG_S) == each.instance_id
 
 
 async def test_but_the_last_chance_waits_for_solitude(redis_url: str, namespace: str) -> None:
@@ -119,8 +119,8 @@ async def test_but_the_last_chance_waits_for_solitude(redis_url: str, namespace:
         await until(lambda: "suspect" in stage.begun, "it runs")
         assert await connection.command("HGET", stage.keys.of("hold", "suspect").instance, "alone") == b"1"
         stage.let_go("suspect")
-        assert await suspect.result(20) == "suspect"
-        assert await neighbour.result(20) == "neighbour"
+        assert await suspect.result(TOO_LONG_S) == "suspect"
+        assert await neighbour.result(TOO_LONG_S) == "neighbour"
 
 
 async def test_one_suspect_at_a_time_keeps_a_worker_from_taking_work(redis_url: str, namespace: str) -> None:
@@ -137,7 +137,7 @@ async def test_one_suspect_at_a_time_keeps_a_worker_from_taking_work(redis_url: 
         await until(lambda: "innocent" in stage.begun, "the others take work")
         for each in (*suspects, innocent):
             stage.let_go(each.instance_id)
-            assert await each.result(20) == each.instance_id
+            assert await each.result(TOO_LONG_S) == each.instance_id
         assert not await connection.command("EXISTS", stage.keys.partitions[0].solitude)
 
 
@@ -159,4 +159,4 @@ async def test_one_that_is_anothers_by_now_does_not_keep_its_process_from_work(r
         for each in (neighbour, suspect, innocent):
             stage.let_go(each.instance_id)
         for each in (neighbour, suspect, innocent):
-            assert await each.result(20) == each.instance_id
+            assert await each.result(TOO_LONG_S) == each.instance_id

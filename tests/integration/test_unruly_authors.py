@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memable import App, Context, Engine, Settings, Status, WorkflowFailed
+from tests.worker_process import TOO_LONG_S
 
 
 async def catches_and_tries_again(ctx: Context) -> Any:
@@ -41,10 +42,10 @@ async def test_a_parked_run_that_refuses_to_end_keeps_neither_the_loop_nor_its_s
     settings = Settings(redis_url=redis_url, namespace=namespace, concurrency=1)
     async with Engine(app, url=redis_url, settings=settings) as engine:
         instance = await engine.invoke("unruly", id="1")
-        assert (await instance.wait(20)).status is Status.SUSPENDED
-        assert await (await engine.invoke(other)).result(20) == "done"
+        assert (await instance.wait(TOO_LONG_S)).status is Status.SUSPENDED
+        assert await (await engine.invoke(other)).result(TOO_LONG_S) == "done"
         await instance.signal("p", 5)
-        assert await instance.result(20) == 5
+        assert await instance.result(TOO_LONG_S) == 5
 
 
 class Untellable(Exception):
@@ -81,7 +82,7 @@ async def test_an_error_whose_text_cannot_be_stored_fails_the_instance_all_the_s
 
     async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
         with pytest.raises(WorkflowFailed) as failed:
-            await (await engine.invoke(fails)).result(20)
+            await (await engine.invoke(fails)).result(TOO_LONG_S)
     assert told in failed.value.error_message
 
 
@@ -95,6 +96,6 @@ async def test_a_status_with_a_lone_surrogate_is_shown_escaped(redis_url: str, n
 
     async with Engine(app, url=redis_url, settings=Settings(redis_url=redis_url, namespace=namespace)) as engine:
         instance = await engine.invoke(says)
-        assert str(await instance.wait(20)) == r"suspended: b\udcff"
+        assert str(await instance.wait(TOO_LONG_S)) == r"suspended: b\udcff"
         await instance.signal("p", 1)
-        assert await instance.result(20) == 1
+        assert await instance.result(TOO_LONG_S) == 1

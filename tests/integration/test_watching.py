@@ -18,6 +18,7 @@ from memable.reading import parse_event
 from memable.watching import _Inbox
 from tests.hand_worker import HandRun, HandWorker, point
 from tests.integration.applications import app, maybe, ping
+from tests.worker_process import TOO_LONG_S
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ class TestWait:
         with pytest.raises(ValueError, match="timeout must be a finite number"):
             await handle.wait(float("nan"))
         await (await worker.take("ping")).complete("pong")
-        assert await handle.result(timeout=20) == "pong"
+        assert await handle.result(timeout=TOO_LONG_S) == "pong"
 
     @pytest.mark.disorderly
     async def test_an_instance_that_goes_while_it_is_waited_for_is_not_found(

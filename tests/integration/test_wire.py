@@ -16,6 +16,7 @@ from memable.endpoint import Wire, pack
 from memable.errors import StorageError
 from tests.integration.connecting import connected, wait_until
 from tests.proxy import Proxy
+from tests.worker_process import TOO_LONG_S
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -144,7 +145,7 @@ def test_a_connection_that_is_lost_while_it_is_taken_over_is_noticed(loop: async
             await wait_until(lambda: reader.at_eof() or reader.exception() is not None)
             wire = Wire(endpoint, connection)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(TOO_LONG_S):
                     await wire.exchange("PING")
             finally:
                 await wire.close()

@@ -11,7 +11,7 @@ import pytest
 import memable
 from memable import Client, Status
 from memable.embedded import TemporaryServer
-from tests.worker_process import WorkerProcess, until
+from tests.worker_process import TOO_LONG_S, WorkerProcess, until
 from worker.app import approval, sync
 from worker.approval import APPROVAL, Decision, Order
 from worker.ledger import Action, Ledger
@@ -65,8 +65,8 @@ async def test_what_is_bundled_comes_out_right_though_a_worker_is_killed_half_wa
         for index, order in enumerate(orders):
             await until(partial(waits_for_approval, client, order), f"order {index} at its approval")
             await order.signal(APPROVAL, Decision(approved=index % 3 != 0, by="tests"))
-        receipts = [await order.result(timeout=50) for order in orders]
-        report = await syncing.result(timeout=50)
+        receipts = [await order.result(timeout=TOO_LONG_S) for order in orders]
+        report = await syncing.result(timeout=TOO_LONG_S)
 
         comparison = compare(report.target)
         assert comparison.equal, comparison.differences

@@ -27,6 +27,7 @@ from memable.reading import Identity, Reader
 from memable.state import Status, StepKind, WorkflowState
 from memable.store import Store, new_token
 from tests.lua import invariants
+from tests.worker_process import TOO_LONG_S
 
 WORKFLOW = "order"
 CHILD = "parcel"
@@ -154,7 +155,7 @@ class Heard:
         self._marker = new_token().encode()
         self._marked.clear()
         await self._stage.command("PUBLISH", self._channel, self._marker)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TOO_LONG_S):
             await self._marked.wait()
         return list(self._messages)
 
