@@ -59,8 +59,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Engines of this process, which run `labour` too, drop what has been gone for a moment, and look all the time."""
     monkeypatch.setenv("HOSTED_DIR", str(tmp_path))
     monkeypatch.setattr(leader, "_TRIM_EVERY_S", 0)
-    monkeypatch.setattr(runtime, "_BEAT_STALE_MS", 1000)
-    monkeypatch.setattr(runtime, "_BEAT_EVERY_S", 0.2)
+    monkeypatch.setattr(runtime, "STALE_MS", 1000)
+    monkeypatch.setattr(runtime, "BEAT_EVERY_S", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")
