@@ -165,7 +165,8 @@ class Endpoint:
         kind = options.pop("connection_class", sync_connections.Connection)
         options["retry"] = redis.retry.Retry(NoBackoff(), 0)
         options["socket_timeout"] = CONNECT_S
-        return redis.Redis(connection_pool=sync_connections.ConnectionPool(connection_class=kind, **options))
+        # `from_pool`, since closing a client that was only given a pool leaves its connections open
+        return redis.Redis.from_pool(sync_connections.ConnectionPool(connection_class=kind, **options))
 
     def _options(self, parse_url: Callable[[str], Any]) -> dict[str, Any]:
         parsed = cast("Mapping[str, Any]", parse_url(self.url))

@@ -17,6 +17,7 @@ from memable.endpoint import STOPPED_S, Wire
 from memable.errors import StorageError
 from tests.integration.connecting import connected, refuses, script, wait_until
 from tests.proxy import Cut, Proxy
+from tests.worker_process import TOO_LONG_S
 
 
 async def started(url: str, give_up_after_s: float | None) -> None:
@@ -158,6 +159,22 @@ async def test_the_connections_of_an_endpoint_repeat_nothing_by_themselves(proxy
         await asyncio.to_thread(with_thread.incr, "nothing")
     assert done.done()
     with_thread.close()
+
+
+def test_a_threads_client_that_is_closed_leaves_no_connection(server: TemporaryServer, admin: redis.Redis) -> None:
+    """Else a worker that has stopped is still somebody who uses the server, as long as its process lives."""
+    client = Endpoint.from_url(server.url, client_name="thread").sync_client()
+
+    def connections() -> int:
+        clients: Any = admin.client_list()
+        return sum(each["name"] == "thread" for each in clients)
+
+    client.ping()
+    assert connections() == 1
+    client.close()
+    deadline_s = time.monotonic() + TOO_LONG_S
+    while connections():
+        assert time.monotonic() < deadline_s, "the connection is still there"
 
 
 async def test_the_time_for_which_a_process_was_stopped_is_no_time_in_which_redis_did_not_answer(proxy: Proxy) -> None:

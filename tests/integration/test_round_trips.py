@@ -215,7 +215,7 @@ async def test_a_run_sends(server: TemporaryServer, client: Client, workflow: st
 
     async def has_a_deadline() -> bool:
         online = client._online()
-        return await online.connection.command("ZCARD", online.store.keys.partitions[0].timers) == 1
+        return bool(await online.connection.command("ZCARD", online.store.keys.partitions[0].timers) == 1)
 
     assert of_the_instance(await sent_by(server, run)) == expected + WATCHING
 
