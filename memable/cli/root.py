@@ -90,7 +90,7 @@ def cli(ctx: click.Context) -> None:
     Where Redis is, and all else that a deployment sets, is read from MEMABLE_… in the environment.
 
     Exit codes: 0 fine, 1 the instance failed or was cancelled, or the doctor found something wrong, 2 wrong usage, not
-    found, or any other error.
+    found, or any other error, 130 Ctrl-C.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

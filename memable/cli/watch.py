@@ -47,8 +47,8 @@ def watch(target: Target, *, workflow: str | None, id: str | None, once: bool, i
     instance the exit code is 1 if that failed or was cancelled.
 
     What a look at the fleet costs Redis: some 20 short commands a workflow and partition and one a worker, which
-    read lengths and sizes, however many instances there are. A look at an instance reads its journal. Rates are told by how
-    many instances have ended since the last look, less those whose retention ended meanwhile.
+    read lengths and sizes, however many instances there are. A look at an instance reads its journal. Rates are told by
+    how many instances have ended since the last look, less those whose retention ended meanwhile.
     """
 
     async def act(client: Client) -> int:
