@@ -326,14 +326,11 @@ class _Part:
             name = f"{workflow}/{instance_id}"
             if name not in self.instances or not self._is_waited_for(self.instances[name], key):
                 yield f"timer {member} belongs to no open point, to no delay and to no deadline"
+        names = {(each.workflow, each.instance_id) for each in self.instances.values()}
         for name, at in self.expiry.items():
-            if split_expiry_member(name)[:2] not in self._names and at > self.scene.now_ms:
+            if split_expiry_member(name)[:2] not in names and at > self.scene.now_ms:
                 yield f"{name} is gone before its retention ended"
         yield from self._of_labels()
-
-    @property
-    def _names(self) -> set[tuple[str, str]]:
-        return {(each.workflow, each.instance_id) for each in self.instances.values()}
 
     def _label_places(self) -> dict[tuple[str, str], float]:
         """Index and id of each place in an index of a label, and its time."""
