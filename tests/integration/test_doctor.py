@@ -449,7 +449,7 @@ async def test_what_is_left_out_is_said(scene: Scene) -> None:
 async def test_all_partitions_are_looked_at(redis_url: str, namespace: str) -> None:
     settings = Settings(redis_url=redis_url, namespace=namespace, partitions=4)
     async with memable.Client(settings=settings, app=app) as client:
-        handles = await client.invoke_many(greet, ["you"] * 20)
+        handles = await client.invoke_many(greet, ["you"] * 20, ids=[str(number) for number in range(20)])
         async with visiting(settings, 100) as patient:
             for partition in patient.keys.partitions:
                 assert await patient.ask("XTRIM", partition.stream("greet"), "MAXLEN", 0)
