@@ -559,7 +559,8 @@ async def test_a_server_that_forgets_is_told(loose: TemporaryServer) -> None:
         admin.config_set("maxmemory-policy", "noeviction")
         admin.config_set("appendonly", "yes")
         admin.config_set("appendfsync", "no")
-        admin.config_set("maxmemory", str(1 + int(admin.info("memory")["used_memory"]) * 100 // 97))
+        told: Any = admin.info("memory")
+        admin.config_set("maxmemory", str(1 + int(told["used_memory"]) * 100 // 97))
         admin.config_set("min-replicas-to-write", 1)
         assert bad(await examined(loose.url, skip=frozenset())) == {
             "persistence": "appendfsync is no",
@@ -569,8 +570,8 @@ async def test_a_server_that_forgets_is_told(loose: TemporaryServer) -> None:
         admin.config_set("maxmemory", "0")
         admin.config_set("maxmemory-policy", "volatile-ttl")
         admin.replicaof("127.0.0.1", "1")
-        told = bad(await examined(loose.url, skip=frozenset()))
-        assert (told["replicas"], told["eviction"]) == ("this server is a replica", "maxmemory-policy is volatile-ttl")
+        last = bad(await examined(loose.url, skip=frozenset()))
+        assert (last["replicas"], last["eviction"]) == ("this server is a replica", "maxmemory-policy is volatile-ttl")
 
 
 async def test_an_old_server_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
