@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def navigation(index: str) -> list[dict[str, Any]]:
     """By section, the pages in the first column of its table; the index itself is the first."""
-    nav: list[dict[str, Any]] = [{"memable": "README.md"}]
+    nav: list[dict[str, Any]] = [{"Documentation": "README.md"}]
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
         pages = [
