@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from memable.workflow import Workflow
+
+
+COUNT: Final = "children"
+"""The one field of the record of a `ctx.fan_out`: how many there were. What they returned is in the family."""
+
+
+def fan_out_record(total: int) -> bytes:
+    return b'{"%b":%d}' % (COUNT.encode(), total)
 
 
 class ChildrenCall(NamedTuple):

@@ -72,6 +72,7 @@ _HOW_TO_TYPE: Final = (
 
 
 RENEW_KEY: Final = "it was sent as another type, or the type was changed since, and then: give the key a new version"
+SEND_ANEW: Final = "it was sent as another type: send one that fits; or the type was changed since: let it read the old"
 UPGRADE: Final = (
     "the type was changed since it was recorded: give the key a new version, so that the step is called again, or pass "
     "upgrade=…, which makes a new value of the old one"

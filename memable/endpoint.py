@@ -392,7 +392,8 @@ def _unreachable(endpoint: Endpoint, error: Exception) -> StorageError:
     if isinstance(error, redis.exceptions.InvalidResponse | hiredis.HiredisError):
         return EndpointWrong(f"what answers at {where} is not Redis: check host and port in the URL")
     if isinstance(error, redis.exceptions.AuthenticationError):
-        return EndpointWrong(f"Redis at {where} refused the login: {error}; check user and password in the URL")
+        said = str(error).rstrip(".")
+        return EndpointWrong(f"Redis at {where} refused the login: {said}; check user and password in the URL")
     if isinstance(error, redis.exceptions.ResponseError) and str(error).partition(" ")[0] in OUTAGES:
         return ServerRefused(where, "to serve", str(error))
     if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.DataError):

@@ -41,6 +41,9 @@ from collections.abc import Sequence
 
 _LONGEST_TEXT = 10_000
 
+BUFFERED = "with buffer=True"
+"""How a signal that comes too early is kept, for who has Python before them."""
+
 
 def presentable(text: str) -> str:
     """`text` as it can be stored and shown: a lone surrogate (of a file name, say) escaped, and cut when very long."""

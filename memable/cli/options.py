@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import functools
 import json
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ import click
 from memable.cli.root import in_words_of_the_shell
 from memable.client import Client, connect
 from memable.codec import from_json
-from memable.errors import WorkflowNotFound
+from memable.errors import StorageError, WorkflowNotFound
 from memable.fleet import workflow_names
 from memable.missing import MISSING
 
@@ -41,7 +42,13 @@ class Target:
                 except WorkflowNotFound as error:
                     raise click.ClickException(await _with_known(error, client)) from error
 
-        return asyncio.run(connected())
+        try:
+            return asyncio.run(connected())
+        except StorageError as error:
+            if self.url is not None or os.environ.get("MEMABLE_REDIS_URL"):
+                raise
+            # `memable dev` has its own: who has not exported its URL asks a server that is not there, or another
+            raise click.ClickException(f"{error}; MEMABLE_REDIS_URL is not set") from error
 
 
 async def _with_known(error: WorkflowNotFound, client: Client) -> str:

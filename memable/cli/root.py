@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from memable.errors import InvalidCursor, MemableError, RecordNotFound, WorkflowNotFound
+from memable.errors import BUFFERED, InvalidCursor, MemableError, RecordNotFound, SignalRejected, WorkflowNotFound
 
 FINE: Final = 0
 INSTANCE_FAILED: Final = 1
@@ -126,6 +126,8 @@ def in_words_of_the_shell(error: MemableError) -> str:
             return f"{error.fact}; its keys: memable show {error.workflow}/{error.instance_id}"
         case InvalidCursor():
             return f"{error.fact}: give what the page before has said, or leave --cursor out for the first page"
+        case SignalRejected():
+            return str(error).replace(BUFFERED, "with --buffer")
         case _:
             return str(error)
 

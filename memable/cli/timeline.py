@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from memable.children_call import COUNT
 from memable.cli.printing import (
     COLOURS,
     add_row,
@@ -151,7 +152,8 @@ def is_over(step: StepRecord) -> bool:
 def said(step: StepRecord, children: ChildrenSeen | None) -> str:
     """What came of it: its error, its result, how far its children are."""
     error = one_line(step.error)
-    if children is not None and children.total > 1:
+    # a `fan_out` of one, too, but not a `call`, whose record has the result of the child
+    if children is not None and (children.total > 1 or step.result == {COUNT: children.total}):
         return _counted(children) + (f": {error}" if error else "")
     if error or step.state is StepState.COMPLETED:
         return error or compact(step.result)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, Final, Protocol
 
-from memable.children_call import ChildrenCall
+from memable.children_call import COUNT, ChildrenCall, fan_out_record
 from memable.codec import Codec, TypeCodec
 from memable.definitions import Definitions
 from memable.errors import ChildFailed, StorageError
@@ -150,7 +150,7 @@ class Children:
                 ends = await self._ends(call)
                 draft = Draft.completed(StepKind.CHILD, self.result_codec(call).tag, ends[0].json)
             else:
-                draft = Draft.completed(StepKind.CHILD, "", b'{"children":%d}' % call.total)
+                draft = Draft.completed(StepKind.CHILD, "", fan_out_record(call.total))
             there = await self._run.record_end(call.key, StepEnd(draft, standing.elapsed_ms))
             return Record(draft.head + draft.tail if there is None else there)
 
@@ -169,7 +169,7 @@ class Children:
 
     async def results(self, call: ChildrenCall, record: Record) -> list[Any]:
         """What the children of a fan_out have returned, in order; where one failed, its `ChildFailed`."""
-        if (there := record.plain_result["children"]) != call.total:
+        if (there := record.plain_result[COUNT]) != call.total:
             raise conflict_of(call, self._run.name, f"{there} of them")
         if not call.total:
             return []

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from memable.children_call import ChildrenCall
-from memable.codec import RENEW_KEY, UPGRADE, Codec, TypeCodec, plain
+from memable.codec import RENEW_KEY, SEND_ANEW, UPGRADE, Codec, TypeCodec, plain
 from memable.context import Context, StepOptions
 from memable.current_step import CurrentStep, step_in_progress
 from memable.definitions import Definitions
@@ -594,7 +594,7 @@ class Run:
         if not self._workflow.takes_input:
             return await self._workflow.fn(context)
         codec = self._workshop.codec.of(self._workflow.input_type)
-        return await self._workflow.fn(context, codec.decode(self._claim.input, f"the input of {self.name}"))
+        return await self._workflow.fn(context, codec.decode(self._claim.input, f"the input of {self.name}", SEND_ANEW))
 
     async def _let_land(self) -> None:
         """The function has ended: what is in flight is finished and recorded first, and nothing new begins."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from memable.errors import InputConflict, InstanceNotFound, SignalRejected, SignalSuperseded, StorageError, TypeMismatch
+from memable.errors import (
+    BUFFERED,
+    InputConflict,
+    InstanceNotFound,
+    SignalRejected,
+    SignalSuperseded,
+    StorageError,
+    TypeMismatch,
+)
 from memable.holding import HistoryLost, LeaseLost
 from memable.keys import InstanceKeys
 from memable.lua import Answer
@@ -44,7 +52,7 @@ def _reason(answer: int, detail: str) -> str:
         case Answer.TERMINAL:
             return f"the instance is {detail}"
         case Answer.NOT_REACHED:
-            return "the instance does not wait at this point (with buffer=True the signal is kept until it does)"
+            return f"the instance does not wait at this point ({BUFFERED} the signal is kept until it does)"
         case _ if detail:
             return f"this key waits for a {detail}, not for a signal"
         case _:

@@ -151,7 +151,9 @@ async def test_a_signal_completes_what_was_waited_for(worker: WorkerProcess, acl
     assert (waiting["state"], waiting["waiting_on"]) == ("suspended: asking", ["answer:v1"])
 
     (await acli("signal", "ask", "a", "answer:v1", '"yes"')).is_refused("type mismatch: expected bool, found string")
-    (await acli("signal", "ask", "a", "other:v1", "true")).is_refused("signal 'other:v1' to ask/a rejected")
+    (await acli("signal", "ask", "a", "other:v1", "true")).is_refused(
+        "signal 'other:v1' to ask/a rejected", "(with --buffer the signal is kept"
+    )
     assert await acli("signal", "ask", "a", "later:v1", "true", "--buffer") == (0, "ask/a got later:v1\n", "")
     assert await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s") == (0, "ask/a got answer:v1\n", "")
     sent_again = await acli("signal", "ask", "a", "answer:v1", "true", "--signal-id", "s", "--json")
@@ -350,6 +352,16 @@ def test_a_url_that_is_none(monkeypatch: pytest.MonkeyPatch, way: list[str]) -> 
 def test_a_server_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str]) -> None:
     monkeypatch.setenv("MEMABLE_REDIS_URL", f"unix://{tmp_path}/nobody.sock")
     subprocess_cli(*way).is_refused("cannot reach Redis at unix://", "check the URL, and that the server runs")
+
+
+def test_who_has_not_said_where_redis_is_is_told_so(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/nobody.sock"
+    monkeypatch.setenv("MEMABLE_REDIS_URL", nowhere)
+    assert "is not set" not in cli("list").err
+    monkeypatch.delenv("MEMABLE_REDIS_URL")
+    monkeypatch.setattr("memable.cli.options.connect", lambda url, **rest: memable.connect(url or nowhere, **rest))
+    cli("list").is_refused("check the URL, and that the server runs; MEMABLE_REDIS_URL is not set")
+    assert "is not set" not in cli("list", "--url", nowhere).err
 
 
 @WAYS

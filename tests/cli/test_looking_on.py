@@ -117,6 +117,8 @@ async def test_children_are_counted_where_they_were_called(
     assert re.search(r"^child of +batch/b$", (await acli("show", f"pick/{child}")).out, re.MULTILINE)
     without = (await acli("list", "--no-children", "--json")).document
     assert [each["workflow"] for each in without["items"]] == ["batch"]
+    await (await client.invoke("batch", ["a"], id="one")).result(timeout=60)
+    assert "1 of 1 pick ended" in (await acli("show", "batch/one")).out
 
 
 # ── as it happens ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -226,6 +226,7 @@ async def test_an_input_that_only_the_worker_can_refuse_fails_the_instance(
         with pytest.raises(WorkflowFailed, match="the input of pay/1: type mismatch: expected Order, found") as failed:
             await instance.result()
         assert failed.value.error_type == TypeMismatch.__name__
+        assert "it was sent as another type: send one that fits" in failed.value.error_message
 
 
 @pytest.mark.spec("engine")

@@ -96,6 +96,7 @@ async def test_a_wrong_password_is_told_at_once_and_not_shown(
             with pytest.raises(StorageError, match="refused the login") as caught:
                 await started(url.replace("//", f"//{login}"), None)
             assert "wr0ng" not in str(caught.value)
+            assert ".;" not in str(caught.value)
         await started(url.replace("//", "//:right@"), None)
 
 
