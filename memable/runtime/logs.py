@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -55,7 +56,39 @@ class JsonFormatter(logging.Formatter):
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _FIXED}
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False, default=repr)
+        return _written(fields)
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _written(fields: dict[str, object]) -> str:
+    """One line, whatever was given as `extra`: a log call must neither fail nor be lost for what it shows."""
+    try:
+        line = _dumps(fields)
+    except Exception:  # whose repr raises, which contains itself, which is too deep; NaN, a key that is no text
+        line = _dumps({name: _presentable(value) for name, value in fields.items()})
+    # it has no UTF-8: the stream would refuse the whole line; nor would every reader of JSON take its escape
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", line)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=repr)
+
+
+def _presentable(value: object) -> object:
+    try:
+        _dumps(value)
+    except Exception:
+        return _represented(value)
+    return value
+
+
+def _represented(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as failure:
+        return f"<{type(value).__name__}: {type(failure).__name__}>"
 
 
 _FIXED: Final = frozenset({"time", "level", "logger", "message", "error"})

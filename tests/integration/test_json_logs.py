@@ -29,8 +29,16 @@ class Lines(logging.Handler):
         self._lines.append(self.format(record))
 
     def saying(self, text: str) -> list[dict[str, Any]]:
-        assert all("\n" not in line for line in self._lines)
-        return [line for line in map(json.loads, self._lines) if text in line["message"]]
+        assert all("\n" not in line and line.encode() for line in self._lines)
+        return [line for line in map(self._parsed, self._lines) if text in line["message"]]
+
+    @staticmethod
+    def _parsed(line: str) -> dict[str, Any]:
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is no JSON")
+
+        parsed: dict[str, Any] = json.loads(line, parse_constant=refuse)
+        return parsed
 
 
 @pytest.fixture
@@ -110,3 +118,38 @@ def test_what_is_no_json_is_shown_as_python_does_and_extras_cannot_forge_the_res
     author.info("odd", extra={"what": {1, 2}, "level": "fatal", "time": 0})
     (line,) = lines.saying("odd")
     assert (line["what"], line["level"], line["time"] != 0) == ("{1, 2}", "info", True)
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def deep() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [endless(), deep(), Mute(), {(1, 2): 3}, float("nan"), 10**5000, "\ud800", {"in": [Mute(), float("inf")]}],
+    ids=["endless", "deep", "mute", "tuple as a key", "NaN", "too many digits", "surrogate", "in a list"],
+)
+def test_no_extra_keeps_a_line_from_being_written(lines: Lines, value: object) -> None:
+    author.info("odd", extra={"what": value, "amount": 9.5})
+    (line,) = lines.saying("odd")
+    assert (isinstance(line["what"], str), line["amount"]) == (True, 9.5)
+
+
+def test_a_line_is_json_that_can_be_written_whatever_its_text_is(lines: Lines) -> None:
+    author.info("lone \ud800")
+    (line,) = lines.saying("lone")
+    line["message"].encode()
