@@ -12,7 +12,7 @@ from typing import Any
 
 from memable.annotations import ALL_JSON_TYPES
 from memable.codec import Codec, from_json, to_json
-from memable.errors import StorageError
+from memable.damage import reading
 from memable.workflow import Workflow
 
 
@@ -50,8 +50,8 @@ def announcement(workflow: Workflow[Any, Any], codec: Codec, retention_s: float 
 
 
 def parse(name: str, raw: bytes) -> Announcement:
-    """The announcement of workflow `name` from its JSON; `StorageError` if it is none."""
-    try:
+    """The announcement of workflow `name` from its JSON; `Damaged` if it is none."""
+    with reading(f"what is announced of workflow {name!r}"):
         said: dict[str, Any] = from_json(raw)
         return Announcement(
             name=name,
@@ -62,5 +62,3 @@ def parse(name: str, raw: bytes) -> Announcement:
             retention_ms=said.get("retention_ms"),
             deadline_ms=said.get("deadline_ms"),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(f"what is announced of workflow {name!r} cannot be read: {error!r}") from error

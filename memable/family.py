@@ -9,6 +9,7 @@ from memable import lua
 from memable.calls import Script
 from memable.children_call import ChildrenCall
 from memable.codec import from_json
+from memable.damage import reading
 from memable.errors import ChildFailed, StepConflict, WorkflowCancelled
 from memable.holding import Held, HistoryLost, LeaseLost
 from memable.keys import BEREFT, CHILD_MARK, INTERNAL_PREFIX, InstanceKeys, child_id
@@ -89,13 +90,14 @@ async def living_in(store: Store, parent: InstanceKeys, life: str, family: str |
     if not keys:
         return []
     known = await command("HMGET", name, *(f"{field}{key}" for key in keys for field in (_CREATED, _WORKFLOW)))
-    return [
-        parent.partition.of(workflow.decode(), child_id(parent.instance_id, life, key, number))
-        for key, created, workflow in zip(keys, known[::2], known[1::2], strict=True)
-        # gone since the keys were read: another leader was at it, too
-        for number in range(0 if created is None else int(created))
-        if f"{key}{CHILD_MARK}{number}" not in ended
-    ]
+    with reading(f"the family of {parent.name}"):
+        return [
+            parent.partition.of(workflow.decode(), child_id(parent.instance_id, life, key, number))
+            for key, created, workflow in zip(keys, known[::2], known[1::2], strict=True)
+            # gone since the keys were read: another leader was at it, too
+            for number in range(0 if created is None else int(created))
+            if f"{key}{CHILD_MARK}{number}" not in ended
+        ]
 
 
 async def cancel_bereft(store: Store, child: InstanceKeys, parent: InstanceKeys, retention_ms: int) -> None:
@@ -128,14 +130,15 @@ async def children_of(store: Store, parent: InstanceKeys, keys: Sequence[str]) -
     for at, key in enumerate(keys):
         workflow, total, created, ended, failed, first = known[at * len(fields) : (at + 1) * len(fields)]
         if workflow is not None:
-            found[key] = ChildrenSeen(
-                workflow=workflow.decode(),
-                total=int(total),
-                created=int(created or 0),
-                ended=int(ended or 0),
-                failed=int(failed or 0),
-                first_failed=None if first is None else int(first),
-            )
+            with reading(f"the family of {parent.name}"):
+                found[key] = ChildrenSeen(
+                    workflow=workflow.decode(),
+                    total=int(total),
+                    created=int(created or 0),
+                    ended=int(ended or 0),
+                    failed=int(failed or 0),
+                    first_failed=None if first is None else int(first),
+                )
     return found
 
 

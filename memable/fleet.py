@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from memable.damage import legible
 from memable.endpoint import ServerRefused
 from memable.journal import pairs
 from memable.keys import GROUP, InstanceKeys, Partition
@@ -101,7 +102,7 @@ async def leaders(store: Store) -> list[str | None]:
     """For each partition the name of the worker that leads it, if any does."""
     tokens = await asyncio.gather(*(store.connection.command("GET", each.leader) for each in store.keys.partitions))
     # one that may not sweep yet has `new` behind its name
-    return [None if token is None else token.decode().partition(" ")[0] for token in tokens]
+    return [None if token is None else legible(token).partition(" ")[0] for token in tokens]
 
 
 async def loads(store: Store, workflows: Iterable[str] | None = None) -> list[Load]:
@@ -112,7 +113,7 @@ async def loads(store: Store, workflows: Iterable[str] | None = None) -> list[Lo
 
 async def workflow_names(store: Store) -> list[str]:
     """The names of all workflows that were ever announced."""
-    return sorted(name.decode() for name in await store.connection.command("HKEYS", store.keys.workflows))
+    return sorted(map(legible, await store.connection.command("HKEYS", store.keys.workflows)))
 
 
 async def server_time(store: Store) -> datetime:
@@ -172,7 +173,7 @@ async def _heads(store: Store) -> tuple[float, Alive, list[str | None]]:
         store.connection.command("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES"),
         leaders(store),
     )
-    alive = {name.decode(): float(sign_ms) / 1000 for name, sign_ms in pairs(signs).items()}
+    alive = {legible(name): float(sign_ms) / 1000 for name, sign_ms in pairs(signs).items()}
     # the others' beats take it off the list: the last of all stays there
     return at_s, {name: sign_s for name, sign_s in alive.items() if at_s - sign_s <= STALE_MS / 1000}, led
 
@@ -256,7 +257,7 @@ async def _stream(store: Store, partition: Partition, workflow: str) -> _Stream:
     if group is None or pending is None:
         first = await command("XRANGE", stream, "-", "+", "COUNT", 1) if length else []
         return _Stream(length, Counter(), _entry_ms(first), lacks_group=True)
-    taken = Counter({consumer.decode(): int(count) for consumer, count in pending[3] or ()})
+    taken = Counter({legible(consumer): int(count) for consumer, count in pending[3] or ()})
     # the read is asked for only where something waits: most streams are empty
     after = b"(" + group[b"last-delivered-id"]
     first = await command("XRANGE", stream, after, "+", "COUNT", 1) if length > taken.total() else []

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -46,17 +47,18 @@ class Presence:
         """What a worker has said; nothing if it has not, or it cannot be read: that of another version, say."""
         try:
             said: dict[str, Any] = from_json(raw or b"")
+            clock_s = said.get("clock_s")
             return cls(
                 host=str(said["host"]),
                 pid=int(said["pid"]),
                 version=str(said["version"]),
-                up_s=float(said["up_s"]),
+                up_s=timedelta(seconds=float(said["up_s"])).total_seconds(),
                 slots=int(said["slots"]),
                 in_use=int(said["in_use"]),
                 workflows=tuple(map(str, said["workflows"])),
-                clock_s=said.get("clock_s"),
+                clock_s=None if clock_s is None else datetime.fromtimestamp(float(clock_s), UTC).timestamp(),
             )
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError):
             return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,12 +12,16 @@ from typing import Any, Final, NamedTuple
 from memable import announcement
 from memable.announcement import Announcement
 from memable.codec import from_json
+from memable.damage import Damaged, legible, reading
+from memable.endpoint import ServerRefused
 from memable.errors import InstanceNotFound
 from memable.journal import in_order, pairs, to_datetime
 from memable.keys import INTERNAL_PREFIX, InstanceKeys, split_instance_name
 from memable.labels import Labels, parse_lines
 from memable.state import Status, StepRecord, WorkflowMetadata, WorkflowState
 from memable.store import Store
+
+_log = logging.getLogger("memable.reading")
 
 _INTERNAL: Final = INTERNAL_PREFIX.encode()
 _OUTPUT: Final = b',"output":'
@@ -105,6 +110,8 @@ class Reader:
         self._store = store
         self._command = store.connection.command
         self._keys = store.keys
+        self._told = set[str]()
+        """The keys of damaged instances that were told of: whoever looks every second is not told each time."""
 
     @property
     def namespace(self) -> str:
@@ -117,7 +124,8 @@ class Reader:
         )
         if status is None:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        return Seen(int(version), _state(status, message, waiting), output, error)
+        with reading(f"instance {keys.name}"):
+            return Seen(int(version), _state(status, message, waiting), output, error)
 
     async def identity(self, keys: InstanceKeys) -> Identity:
         """What tells the instance from another of its id, and whom its end concerns; `InstanceNotFound`."""
@@ -126,23 +134,42 @@ class Reader:
         )
         if life is None:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        return Identity(
-            invoked_as=(first or life).decode(),
-            life=life.decode(),
-            labels=parse_lines(_lines(labels)),
-            parent=keys.partition.of(*split_instance_name(parent.decode())) if parent else None,
-        )
+        with reading(f"instance {keys.name}"):
+            return Identity(
+                invoked_as=(first or life).decode(),
+                life=life.decode(),
+                labels=parse_lines(_lines(labels)),
+                parent=keys.partition.of(*split_instance_name(parent.decode())) if parent else None,
+            )
 
     async def metadata(self, keys: InstanceKeys) -> WorkflowMetadata | None:
         """All that is known of the instance now; nothing if there is none."""
-        found = await self.metadata_of([keys])
-        return found[0][0] if found[0] is not None else None
+        found = _metadata(keys, await self._command("HMGET", keys.instance, *_METADATA))
+        return None if found is None else found[0]
 
     async def metadata_of(self, instances: Iterable[InstanceKeys]) -> list[tuple[WorkflowMetadata, int] | None]:
-        """Of each instance what is known, and when it was made in µs; in one round trip."""
+        """Of each instance what is known, and when it was made in µs; in one round trip.
+
+        Nothing of one that is damaged, and a line in the log: it keeps no other from being shown.
+        """
         asked = [(keys, self._command("HMGET", keys.instance, *_METADATA)) for keys in instances]
-        replies = await asyncio.gather(*(reply for _, reply in asked))
-        return [_metadata(keys, reply) for (keys, _), reply in zip(asked, replies, strict=True)]
+        replies = await asyncio.gather(*(reply for _, reply in asked), return_exceptions=True)
+        return [self._sound(keys, reply) for (keys, _), reply in zip(asked, replies, strict=True)]
+
+    def _sound(
+        self, keys: InstanceKeys, reply: list[bytes | None] | BaseException
+    ) -> tuple[WorkflowMetadata, int] | None:
+        try:
+            if isinstance(reply, BaseException):
+                raise reply
+            return _metadata(keys, reply)
+        except (Damaged, ServerRefused) as error:
+            if isinstance(error, ServerRefused) and error.code != "WRONGTYPE":
+                raise
+            if keys.instance not in self._told:
+                self._told.add(keys.instance)
+                _log.warning("instance %s is left out: %s", keys.name, error)
+            return None
 
     async def steps(self, keys: InstanceKeys) -> list[StepRecord]:
         """The records of the instance, in the order in which they were started; `InstanceNotFound`."""
@@ -151,8 +178,9 @@ class Reader:
         )
         if not exists:
             raise InstanceNotFound(keys.workflow, keys.instance_id)
-        steps = {field.decode(): raw for field, raw in pairs(fields).items()}
-        return [record.shown(key) for key, record in in_order(steps)]
+        with reading(f"the journal of {keys.name}"):
+            steps = {field.decode(): raw for field, raw in pairs(fields).items()}
+            return [record.shown(key) for key, record in in_order(steps)]
 
     async def announced(self, name: str) -> Announcement | None:
         """What a worker has announced of workflow `name`, if any has."""
@@ -161,7 +189,7 @@ class Reader:
 
     async def announced_names(self) -> list[str]:
         """The names of all workflows that were ever announced here."""
-        return [name.decode() for name in await self._command("HKEYS", self._keys.workflows)]
+        return list(map(legible, await self._command("HKEYS", self._keys.workflows)))
 
 
 _METADATA: Final = (
@@ -180,9 +208,22 @@ _METADATA: Final = (
 
 
 def _metadata(keys: InstanceKeys, fields: list[bytes | None]) -> tuple[WorkflowMetadata, int] | None:
-    status, message, waiting, created_us, started_ms, completed_ms, attempt, worker, error, labels, parent = fields
+    status, message, waiting, created_us, *rest = fields
     if status is None or created_us is None:
         return None
+    with reading(f"instance {keys.name}"):
+        return _parsed(keys, status, message, waiting, created_us, *rest)
+
+
+def _parsed(
+    keys: InstanceKeys,
+    status: bytes,
+    message: bytes | None,
+    waiting: bytes | None,
+    created_us: bytes,
+    *rest: bytes | None,
+) -> tuple[WorkflowMetadata, int]:
+    started_ms, completed_ms, attempt, worker, error, labels, parent = rest
     state = _state(status, message, waiting)
     known = WorkflowMetadata(
         workflow=keys.workflow,

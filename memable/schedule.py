@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from memable.damage import legible
 from memable.errors import InvalidCursor
 from memable.fleet import server_time_s
 from memable.keys import DEADLINE_KEY, DELAY_KEY, OPEN_PREFIX, Partition, split_timer_member
@@ -109,14 +110,16 @@ async def _item(store: Store, partition: Partition, place: _Place, at_s: float) 
         what, shown = (Awaited.DELAY if key == DELAY_KEY else Awaited.DEADLINE), None
     else:
         line = await store.connection.command("HGET", partition.of(workflow, instance_id).steps, OPEN_PREFIX + key)
-        kind = (line or b"timer").partition(b" ")[0].decode()
+        kind = legible((line or b"timer").partition(b" ")[0])
         what, shown = _OPEN_KINDS.get(kind, Awaited.TIMEOUT), key
-    due_at = datetime.fromtimestamp(min(due_ms, _LAST_MS) / 1000, UTC)
-    return Scheduled(due_at, due_ms / 1000 - at_s, what, workflow, instance_id, shown)
+    due_s = max(_FIRST_MS, min(due_ms, _LAST_MS)) / 1000
+    return Scheduled(datetime.fromtimestamp(due_s, UTC), due_s - at_s, what, workflow, instance_id, shown)
 
 
+_FIRST_MS: Final = -62_135_596_800_000.0
+"""The beginning of the year 1: Python knows no time before that."""
 _LAST_MS: Final = 253_402_300_799_000.0
-"""The end of the year 9999, after which Python knows no time."""
+"""The end of the year 9999: nor after that."""
 
 
 def _cursor(place: _Place) -> str:

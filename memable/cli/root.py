@@ -99,6 +99,9 @@ def cli(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, by default this process's; its exit code."""
+    if sys.stdout is None:
+        # closed by whoever started this (`>&-`): nobody wants to read it
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         # a value that the terminal's encoding lacks is no reason to end with a traceback
         with suppress(AttributeError):
@@ -112,6 +115,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"{error.format_message().rstrip('.')}{hint}")
     except click.ClickException as error:
         return _complain(error.format_message())
+    except OSError as error:  # a full disk, say: what Redis's connections throw is an error of memable by now
+        return _complain(f"what there is to say cannot be written, or what it needs read: {error}")
     except MemableError as error:
         return _complain(in_words_of_the_shell(error))
     return code if isinstance(code, int) else FINE

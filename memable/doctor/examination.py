@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memable.connection import ServerRefused
+from memable.damage import Damaged
 from memable.doctor.findings import Finding, Severity
 from memable.doctor.patient import Patient, is_closed, missing_right
 from memable.doctor.registry import CHECKS, Check
@@ -106,6 +107,11 @@ async def _look(patient: Patient, check: Check) -> Diagnosis:
         return Diagnosis(check, tuple(await check.ask(patient)))
     except ServerRefused as error:
         return Diagnosis(check, (_unseen(patient, check, error),))
+    except Damaged as error:
+        return Diagnosis(check, (Finding(Severity.PROBLEM, str(error), means=_STOPPED, topic="damaged"),))
+
+
+_STOPPED: Final = "this check went no further: what else it would find is not known until that is mended or deleted"
 
 
 def _unseen(patient: Patient, check: Check, error: ServerRefused) -> Finding:

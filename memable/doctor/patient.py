@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from memable import fleet
 from memable.codec import Codec
 from memable.connection import Endpoint, ScriptConnection, ServerRefused
+from memable.damage import legible
 from memable.definitions import Definitions
 from memable.fleet import Fleet
 from memable.journal import pairs
@@ -297,4 +298,5 @@ async def _meta(connection: ScriptConnection, namespace: str) -> Meta:
         said = await connection.command("HMGET", Keys.meta(namespace), "layout", "partitions")
     except ServerRefused as error:
         return Meta(None, None, error)
-    return Meta(*(None if each is None else each.decode() for each in said))
+    layout, partitions = (None if each is None else legible(each) for each in said)
+    return Meta(layout, partitions)

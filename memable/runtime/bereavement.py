@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from memable.connection import ScriptConnection, ServerRefused
+from memable.damage import Damaged
 from memable.errors import StorageError
 from memable.family import cancel_bereft, living_in
 from memable.keys import InstanceKeys, Partition, split_bereaved
@@ -68,7 +69,7 @@ class Bereavement:
         parent = self._partition.of(workflow, instance_id)
         try:
             await self._cancel_children(parent, life)
-        except ServerRefused as error:
+        except (Damaged, ServerRefused) as error:
             _log.error(
                 "the children of %s, which is over, cannot be cancelled: %s",
                 parent.name,

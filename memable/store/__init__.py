@@ -7,6 +7,7 @@ repeats calls without thinking, and nothing here does.
 from __future__ import annotations
 
 from memable import lua
+from memable.damage import legible, reading
 from memable.errors import StorageError
 from memable.keys import LAYOUT, Keys
 from memable.store.applications import NOTHING_COPIED, ForApplications
@@ -41,14 +42,16 @@ async def enter(connection: Connection, namespace: str, partitions: int | None) 
     layout, agreed = await connection.call(
         _ENTER, _ENTER.bind(meta=Keys.meta(namespace), layout=LAYOUT, partitions=partitions or 1)
     )
-    if layout.decode() != LAYOUT:
+    if legible(layout) != LAYOUT:
         raise StorageError(
-            f"namespace {namespace!r} has layout version {layout.decode()}, and this memable speaks {LAYOUT}: "
+            f"namespace {namespace!r} has layout version {legible(layout)}, and this memable speaks {LAYOUT}: "
             f"use a memable of that version, or another namespace (MEMABLE_NAMESPACE)"
         )
-    if partitions is not None and int(agreed) != partitions:
+    with reading(Keys.meta(namespace)):
+        there = int(agreed)
+    if partitions is not None and there != partitions:
         raise StorageError(
-            f"namespace {namespace!r} has {int(agreed)} partitions, not {partitions}: their number is fixed when a "
+            f"namespace {namespace!r} has {there} partitions, not {partitions}: their number is fixed when a "
             f"namespace is first used; unset MEMABLE_PARTITIONS, or use another namespace"
         )
-    return Keys(namespace, partitions=int(agreed))
+    return Keys(namespace, partitions=there)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from memable import lua
 from memable.codec import same_plain
+from memable.damage import legible
 from memable.errors import InputConflict, InstanceBusy, RecordNotFound
 from memable.holding import Copied, LeaseLost, Origin, Payload
 from memable.journal import FIRED, Draft, pairs
@@ -348,8 +349,19 @@ class ForApplications(StoreBase):
         return answer, there
 
     async def newest(self, indexes: Sequence[str], newest_us: int | None, count: int) -> list[list[tuple[str, int]]]:
-        """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times."""
+        """Of each index of a partition, at one moment: the first ids not newer than `newest_us`, and their times.
+
+        Of a damaged index too: what no instance of memable has for an id or a time leads to none.
+        """
         script = with_keys(_PAGE, len(indexes))
         bound = "+inf" if newest_us is None else newest_us
         pages = await self.connection.call(script, [*indexes, bound, count])
-        return [[(id.decode(), int(score)) for id, score in pairs(page).items()] for page in pages]
+        return [[(legible(id), _whole(score)) for id, score in pairs(page).items()] for page in pages]
+
+
+def _whole(score: bytes) -> int:
+    """Of an infinite score, too."""
+    return int(max(-_FAR, min(float(score), _FAR)))
+
+
+_FAR: Final = 1e300

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -244,6 +245,20 @@ def test_whoever_reads_the_output_may_go(cli: Cli) -> None:
     ran = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write_end)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def written_to(where: str) -> Ran:
+    command = f"{shlex.quote(sys.executable)} -m memable list {where}"
+    ran = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    return Ran(ran.returncode, "", ran.stderr)
+
+
+def test_an_output_that_cannot_be_written_is_told_in_a_line(cli: Cli) -> None:
+    written_to("> /dev/full").is_refused("cannot be written", "No space left")
+
+
+def test_an_output_that_is_closed_is_read_by_nobody(cli: Cli) -> None:
+    assert written_to(">&-") == (0, "", "")
 
 
 # ── completion ───────────────────────────────────────────────────────────────────────────────────────────────────────

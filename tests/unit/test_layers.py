@@ -19,7 +19,7 @@ ROOT = Path(memable.__file__).parent
 # Lowest first. A name is a module or a whole folder.
 LAYERS = [
     "errors state retry moments missing extras trace_context",
-    "annotations children_call exactness codec keys labels settings",  # settings checks what keys and codec allow
+    "annotations children_call damage exactness codec keys labels settings",  # settings checks what keys allow
     "lua endpoint calls blocking_reader connection pubsub embedded",
     "journal holding store server family",
     "current_step durable_call context workflow",
