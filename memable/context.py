@@ -548,7 +548,10 @@ class Context:
                 raise TypeError(f"first {key!r}: {name!r} is a first itself: put all calls into one")
 
     def set_status(self, message: str) -> None:
-        """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered."""
+        """Say what the instance is doing: shows as `in progress: MESSAGE`. While replaying it is only remembered.
+
+        The last one stays, as `completed: MESSAGE`: say how it has ended before you return, where that matters.
+        """
         self._run.set_status(message)
 
     def continue_as(self, input: Any = None) -> NoReturn:
