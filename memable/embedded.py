@@ -29,7 +29,7 @@ from enum import Enum, auto
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from memable.errors import StorageError
 
@@ -224,6 +224,14 @@ def ensure_server(data_dir: Path, *, port: int | None = None, startup_timeout_s:
     except OSError as error:
         raise StorageError(f"{data_dir} cannot have a server: {error}") from error
     return _url(socket_path)
+
+
+def is_server_of(data_dir: Path, url: str) -> bool:
+    """Whether `url` is that of the one server of `data_dir`, which need not run."""
+    if not url.startswith("unix://"):
+        return False
+    parts = urlsplit(url)
+    return not parts.query and Path(unquote(parts.path)).resolve() == _socket_path(data_dir.resolve()).resolve()
 
 
 def stop_server(data_dir: Path, *, timeout_s: float = _SERVER_STOPS_WITHIN_S) -> None:

@@ -81,7 +81,7 @@ def worker(
 def dev(*, app: str, concurrency: int | None, namespace: str | None, data_dir: Path) -> int:
     """Run the workflows of MODULE:APP on this machine, with a Redis of its own that keeps what it is told.
 
-    With MEMABLE_REDIS_URL that Redis is used, and none is started.
+    With MEMABLE_REDIS_URL that Redis is used, and none is started, unless it is the URL of its own.
     """
     loaded = load_app(app)
     settings = load_settings(namespace=namespace, concurrency=concurrency)
@@ -133,11 +133,12 @@ async def _supervise(arguments: list[str], processes: int, settings: Settings, *
 
 @contextmanager
 def _server(settings: Settings, data_dir: Path) -> Iterator[str]:
-    if os.environ.get("MEMABLE_REDIS_URL"):
+    from memable.embedded import ensure_server, is_server_of, leave_server
+
+    # its own URL is exported for other commands, as it says itself; its server has ended with whoever used it last
+    if os.environ.get("MEMABLE_REDIS_URL") and not is_server_of(data_dir, settings.redis_url):
         yield settings.redis_url
         return
-    from memable.embedded import ensure_server, leave_server
-
     url = ensure_server(data_dir)
     try:
         yield url

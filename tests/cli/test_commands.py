@@ -20,7 +20,7 @@ from memable.cli.fleet import Fleet
 from memable.cli.root import _COMMANDS
 from memable.cli.worker import redis_cli
 from memable.connection import Endpoint
-from memable.embedded import TemporaryServer
+from memable.embedded import TemporaryServer, ensure_server, stop_server
 from tests.cli.command_line import APP, INSTANCE_FIELDS, STEP_FIELDS, AsyncCli, Cli, Ran, memable_worker
 from tests.proxy import Proxy
 from tests.worker_process import TOO_LONG_S, WorkerProcess, until
@@ -482,6 +482,18 @@ async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_
         assert "Traceback" not in dev.log
     with pytest.raises(redis.ConnectionError), redis.Redis(unix_socket_path=shell[1]) as looking:
         looking.ping()
+
+
+async def test_dev_starts_its_own_server_again_where_its_url_was_exported(tmp_path: Path, data_dir: Path) -> None:
+    url = ensure_server(data_dir)
+    stop_server(data_dir)
+    async with WorkerProcess(tmp_path, url, "-m", "memable", "dev", APP, "--data-dir", str(data_dir)) as dev:
+        async with memable.connect(url, namespace="memable") as client:
+            assert await (await client.invoke("greet", "you", id="g")).result() == "hello you"
+        assert await dev.terminate() == 0
+    # as ever, the last one turns off the light
+    with pytest.raises(memable.StorageError, match="cannot reach"):
+        await memable.connect(url)
 
 
 async def test_dev_uses_the_server_that_is_named(tmp_path: Path, server: TemporaryServer) -> None:
