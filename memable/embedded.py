@@ -253,17 +253,21 @@ def stop_server(data_dir: Path, *, timeout_s: float = _SERVER_STOPS_WITHIN_S) ->
         time.sleep(_POLL_S)
 
 
-def leave_server(data_dir: Path) -> None:
-    """Shut the server of `data_dir` down if nobody else is connected to it: the last one turns off the light."""
+def leave_server(data_dir: Path) -> bool:
+    """Shut the server of `data_dir` down if nobody else is connected to it: the last one turns off the light.
+
+    Whether it runs on, since others are.
+    """
     begun_s, looks = time.monotonic(), 0
     with contextlib.suppress(OSError):
         # more than once, since a server that is slow still counts connections which we have just closed
         while _has_other_clients(data_dir, begun_s + _SERVER_STOPS_WITHIN_S):
             looks += 1
             if looks > _LEAVES_AFTER_LOOKS and time.monotonic() > begun_s + _LEAVES_WITHIN_S:
-                return
+                return True
             time.sleep(_POLL_S)
         stop_server(data_dir)
+    return False
 
 
 def _has_other_clients(data_dir: Path, deadline_s: float) -> bool:

@@ -143,7 +143,8 @@ def _server(settings: Settings, data_dir: Path) -> Iterator[str]:
     try:
         yield url
     finally:
-        leave_server(data_dir)
+        if leave_server(data_dir):
+            click.echo(f"Redis runs on, since others are connected; what ends it: {redis_cli(url)} SHUTDOWN")
 
 
 def _without_password(url: str) -> str:

@@ -480,6 +480,7 @@ async def test_dev_brings_its_own_server_and_takes_it_away(tmp_path: Path, data_
         dev.process.send_signal(signal.SIGINT)
         assert await dev.ended() == 0
         assert "Traceback" not in dev.log
+        assert "runs on" not in dev.log
     with pytest.raises(redis.ConnectionError), redis.Redis(unix_socket_path=shell[1]) as looking:
         looking.ping()
 
@@ -494,6 +495,13 @@ async def test_dev_starts_its_own_server_again_where_its_url_was_exported(tmp_pa
     # as ever, the last one turns off the light
     with pytest.raises(memable.StorageError, match="cannot reach"):
         await memable.connect(url)
+
+
+async def test_dev_says_so_when_it_leaves_its_server_to_others(tmp_path: Path, data_dir: Path) -> None:
+    dev = WorkerProcess(tmp_path, "", "-m", "memable", "dev", APP, "--data-dir", str(data_dir))
+    async with dev, memable.connect(ensure_server(data_dir), namespace="memable"):
+        assert await dev.terminate() == 0
+        assert re.search(r"Redis runs on, since others are connected; .*redis-cli -s \S+ SHUTDOWN", dev.log)
 
 
 async def test_dev_uses_the_server_that_is_named(tmp_path: Path, server: TemporaryServer) -> None:
