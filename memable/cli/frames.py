@@ -199,8 +199,6 @@ def numbers_table(*columns: str) -> Table:
     shown = table(*columns)
     for column in shown.columns[1:]:
         column.justify = "right"
-    for column in shown.columns:
-        column.ratio = None
     return shown
 
 

@@ -20,7 +20,8 @@ from memable.state import Status, StepRecord, StepState, WorkflowMetadata, Workf
 _WIDE: Final = 1000
 """Columns of an output that is no terminal: nothing is folded or cut there."""
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+"""Also what turns the direction of a line, so that it reads as another."""
 
 COLOURS: Final[Mapping[str, str]] = {
     Status.COMPLETED: "green",
@@ -45,11 +46,17 @@ def console() -> Console:
 
 
 def table(*columns: str) -> Table:
-    """An empty table; the last column gives way when the terminal is narrow."""
+    """An empty table, a line each row; in a narrow terminal the widest columns give way, so that none is lost."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, no_wrap=True, overflow="ellipsis", ratio=1 if column == columns[-1] else None)
+        # rich takes only from columns that may wrap; what stands in them does not
+        made.add_column(_in_a_line(Text(column)))
     return made
+
+
+def _in_a_line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def print_rendered(out: Console, made: RenderableType) -> None:
@@ -64,7 +71,7 @@ def print_rendered(out: Console, made: RenderableType) -> None:
 
 def add_row(made: Table, cells: Iterable[object]) -> None:
     """One line, whatever the cells hold."""
-    made.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in cells))
+    made.add_row(*(_in_a_line(cell if isinstance(cell, Text) else Text(one_line(cell))) for cell in cells))
 
 
 def coloured(state: Status | StepState | WorkflowState) -> Text:

@@ -38,6 +38,8 @@ _OF_A_CALL: Final = (StepKind.STEP, StepKind.CHILD)
 
 _NARROW: Final = 100
 """Columns of a terminal that has no room for bars."""
+_TIGHT: Final = 72
+"""Columns of one that has room for what matters most."""
 _BAR: Final = 24
 
 
@@ -120,6 +122,8 @@ def _span_s(known: Known) -> float:
 
 
 def _steps(known: Known, steps: Sequence[StepRecord], out: Console) -> RenderableType:
+    if out.is_terminal and out.width < _TIGHT:
+        return _few_columns(known, steps)
     has_bars = not out.is_terminal or out.width >= _NARROW
     bar = ("TIME",) if has_bars else ()
     shown = table("AFTER", "KEY", "KIND", "STATE", "ATTEMPTS", "DURATION", "WAIT", *bar, "RESULT")
@@ -141,6 +145,14 @@ def _steps(known: Known, steps: Sequence[StepRecord], out: Console) -> Renderabl
                 said(step, known.children.get(step.key)),
             ),
         )
+    return shown
+
+
+def _few_columns(known: Known, steps: Sequence[StepRecord]) -> RenderableType:
+    shown = table("KEY", "STATE", "TOOK", "RESULT")
+    for step in steps:
+        took = duration(taken_s(step, known.at)) + ("" if is_over(step) else " …")
+        add_row(shown, (step.key, coloured(step.state), took, said(step, known.children.get(step.key))))
     return shown
 
 

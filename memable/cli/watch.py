@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Never, Self
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -59,6 +61,11 @@ def watch(target: Target, *, workflow: str | None, id: str | None, once: bool, i
     return target.run(act)
 
 
+def _end(number: int, _: object) -> Never:
+    # as a shell names it; asyncio cancels the command, which puts the terminal in order
+    raise SystemExit(128 + number)
+
+
 class _Shown:
     """Where it is shown: redrawn in place on a terminal, printed elsewhere."""
 
@@ -66,10 +73,12 @@ class _Shown:
         self._out = out
         self._live = (
             Live(console=out, screen=alternate, auto_refresh=False, transient=not alternate)
-            if is_live and out.is_terminal
+            if is_live and out.is_terminal and not out.is_dumb_terminal
             else None
         )
         self._last: RenderableType = Text()
+        self._before: Any = None
+        """What SIGTERM did."""
 
     @property
     def is_live(self) -> bool:
@@ -77,6 +86,9 @@ class _Shown:
 
     def __enter__(self) -> Self:
         if self._live is not None:
+            if threading.current_thread() is threading.main_thread():
+                # by its own way the process would leave the terminal as it is now: another screen, without a cursor
+                self._before = signal.signal(signal.SIGTERM, _end)
             self._live.start()
         return self
 
@@ -85,6 +97,8 @@ class _Shown:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+            if self._before is not None:
+                signal.signal(signal.SIGTERM, self._before)
 
     def draw(self, what: RenderableType) -> None:
         """Show this instead of what was shown before; elsewhere, below that."""
@@ -240,7 +254,7 @@ async def _watch_instance(client: Client, target: Target, workflow: str, id: str
             following.stop()
     if interval_s is None and target.as_json:
         print_json_line(known.document())
-    elif interval_s is None or (out.is_terminal and not target.as_json):
+    elif interval_s is None or shown.is_live:
         print_rendered(out, drawn(known, out))
     return INSTANCE_FAILED if known.facts.status in (Status.FAILED, Status.CANCELLED) else FINE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import pty
@@ -16,8 +17,10 @@ from typing import Any, Self
 
 import pytest
 from click.shell_completion import ShellComplete
+from rich.console import Console
 
 from memable import Client
+from memable.cli.printing import add_row, one_line, table
 from memable.cli.root import cli as memable_group
 from tests.cli.command_line import AsyncCli, Cli, Ran
 from tests.worker_process import WorkerProcess, until
@@ -214,16 +217,17 @@ async def test_events_are_told_as_they_happen(worker: WorkerProcess, client: Cli
     ]
 
 
-def test_ctrl_c_ends_the_screen_and_leaves_the_terminal_as_it_was() -> None:
+def in_a_terminal(kind: str, until_then: bytes, by: signal.Signals) -> tuple[int, bytes]:
+    """`memable watch` until it has said so much and gets the signal: its exit code, and what it wrote."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["TERM"] = "xterm"
+        os.environ["TERM"] = kind
         os.execv(sys.executable, [sys.executable, "-m", "memable", "watch"])
     out = b""
     try:
-        while b"no worker lives" not in out:
+        while until_then not in out:
             out += os.read(terminal, 65536)
-        os.write(terminal, b"\x03")
+        os.kill(pid, by)
         while True:
             out += os.read(terminal, 65536)
     except OSError:  # how Linux says that the other side is closed
@@ -231,11 +235,41 @@ def test_ctrl_c_ends_the_screen_and_leaves_the_terminal_as_it_was() -> None:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # it has ended by then, unless the test has failed
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, out
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out
+
+
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_screen_and_leaves_the_terminal_as_it_was(by: signal.Signals, code: int) -> None:
+    ended, out = in_a_terminal("xterm", b"no worker lives", by)
+    assert ended == code, out
     # the alternate screen, and the cursor
     assert out.count(b"\x1b[?1049h") == out.count(b"\x1b[?1049l") == 1
     assert out.rindex(b"\x1b[?25h") > out.rindex(b"\x1b[?25l")
     assert b"Traceback" not in out
+
+
+def test_a_terminal_that_can_draw_nothing_gets_lines() -> None:
+    ended, out = in_a_terminal("dumb", b"no worker lives", signal.SIGINT)
+    assert ended == 130, out
+    assert b"\x1b" not in out
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_in_a_narrow_terminal_no_column_is_lost(width: int) -> None:
+    made = table("INSTANCE", "CREATED", "RUNS", "STATE")
+    add_row(made, (f"order/{'1' * 90}", "2026-11-30 15:00:00", 1234, f"failed: {'x' * 90}"))
+    out = Console(width=width, file=io.StringIO())
+    out.print(made)
+    assert isinstance(out.file, io.StringIO)
+    header, row = out.file.getvalue().splitlines()
+    assert len(row.rstrip()) == width
+    assert "RUNS" in header.split()
+    assert "1234" in row.split()
+    assert [each[:5] for each in re.split(r"\s{2,}", row)][0::3] == ["order", "faile"]
+
+
+def test_nothing_that_is_shown_turns_the_direction_of_a_line() -> None:
+    assert one_line("a\u202eb\u2066c\u2028d\x9be") == "a b c d e"
 
 
 def test_whoever_reads_the_output_may_go(cli: Cli) -> None:
