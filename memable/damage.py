@@ -20,7 +20,7 @@ class Damaged(StorageError):
 
 @contextmanager
 def reading(what: str) -> Generator[None]:
-    """Whatever goes wrong in here with what was read is `Damaged`; no I/O, the errors of which are others."""
+    """Whatever goes wrong in here with what was read is `Damaged`; what is an error of memable stays one."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError) as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memable.connection import ServerRefused
-from memable.damage import Damaged
+from memable.damage import Damaged, reading
 from memable.doctor.findings import Finding, Severity
 from memable.doctor.patient import Patient, is_closed, missing_right
 from memable.doctor.registry import CHECKS, Check
@@ -66,9 +66,11 @@ async def mend(diagnoses: Collection[Diagnosis]) -> list[Mended]:
         for finding in each.findings:
             if finding.mend is not None:
                 try:
-                    await finding.mend.act(tuple(finding.subjects))
-                except ServerRefused as error:
-                    mended.append(Mended(each.check, finding, error.text))
+                    with reading(f"what {each.check.name} mends"):
+                        await finding.mend.act(tuple(finding.subjects))
+                except (ServerRefused, Damaged) as error:
+                    said = error.text if isinstance(error, ServerRefused) else str(error)
+                    mended.append(Mended(each.check, finding, said))
                 else:
                     mended.append(Mended(each.check, finding))
     return mended
@@ -104,7 +106,8 @@ async def _look_again(patient: Patient, before: Diagnosis) -> Diagnosis:
 
 async def _look(patient: Patient, check: Check) -> Diagnosis:
     try:
-        return Diagnosis(check, tuple(await check.ask(patient)))
+        with reading(f"what {check.name} looks at"):
+            return Diagnosis(check, tuple(await check.ask(patient)))
     except ServerRefused as error:
         return Diagnosis(check, (_unseen(patient, check, error),))
     except Damaged as error:

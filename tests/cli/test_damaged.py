@@ -167,6 +167,22 @@ async def test_a_damaged_namespace_is_told(there: tuple[Any, Keys], acli: AsyncC
     assert seen["doctor"].code == 1
 
 
+@pytest.mark.parametrize("field", ["life", "parent", "waiting", "entry", "lease", "ends_ms", "labels"])
+async def test_the_doctor_goes_on(there: tuple[Any, Keys], acli: AsyncCli, field: str) -> None:
+    hand, keys = there
+    await hand.hset(keys.workflows, "pick", JUNK)
+    await hand.hset(keys.of("batch", "b").instance, mapping={field: JUNK, "status": "running"})
+    family = await hand.hgetall(keys.of("batch", "b").family)
+    (child,) = [name async for name in hand.scan_iter(f"{keys.namespace}:*:instance:pick/b~*")]
+    await hand.hset(child, mapping={field: JUNK, "status": "suspended"})
+    await hand.hset(keys.of("batch", "b").family, mapping={**family, "_living": "1"})
+    for options in ((), ("--fix",)):
+        ran = await acli("doctor", *options)
+        assert (ran.code, ran.err) == (1, "")
+        assert "leftovers" in ran.out  # the last of the checks
+        assert all(char == "\n" or char.isprintable() for char in ran.out)
+
+
 async def test_a_client_is_told_of_damage_as_of_any_trouble_with_redis(there: tuple[Any, Keys], redis_url: str) -> None:
     hand, keys = there
     await hand.hset(keys.of("pick", "hurt").instance, mapping={"status": "lost", "life": JUNK})
