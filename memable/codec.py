@@ -154,12 +154,12 @@ class _Untyped(TypeCodec):
 
     def _flaw(self, value: object, subject: str) -> SerializationError | None:
         for path, node in nodes(value):
+            if flaw := never_json(node):
+                return _flawed(subject, path, flaw)
             if flaw := not_plain(node):
                 return SerializationError(
                     f"{subject} has {flaw}{at(path)}, which is not plain JSON: {self._note}{_HOW_TO_TYPE}"
                 )
-            if flaw := never_json(node):
-                return _flawed(subject, path, flaw)
         return None
 
 

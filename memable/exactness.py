@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -121,6 +121,8 @@ def never_json(node: object) -> str | None:
             node.encode()
         except UnicodeEncodeError:
             return "a string with a lone surrogate (decode it with errors='replace', or keep it as bytes with a type)"
+    if isinstance(node, Awaitable):
+        return f"a {type_name(node)} (is an 'await' missing?)"
     if isinstance(node, TooDeep):
         return f"something that contains itself, or is nested more than {MAX_DEPTH} levels deep (flatten it)"
     return None

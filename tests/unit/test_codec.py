@@ -494,6 +494,17 @@ def test_nan_and_infinities_are_always_refused(
     assert str(caught.value).startswith(SUBJECT)
 
 
+@pytest.mark.parametrize("tp", [UNTYPED, int, list[int], Order])
+def test_a_forgotten_await_is_told(codec: Codec, tp: object) -> None:
+    async def forgotten() -> int:
+        return 1
+
+    value = forgotten()
+    with pytest.raises(SerializationError, match=r"a coroutine \(is an 'await' missing\?\)"):
+        codec.of(tp).encode([value] if tp == list[int] else value, SUBJECT)
+    value.close()
+
+
 def test_words_that_look_like_an_infinity_are_no_harm(codec: Codec) -> None:
     for word in ("Infinity", "inf", "-inf", "info"):
         check_exact(codec.of(list[str]), [word])
