@@ -13,6 +13,7 @@ from typing import Any
 
 from memable.announcement import parse
 from memable.connection import ScriptConnection, ServerRefused
+from memable.damage import Damaged, legible, reading
 from memable.errors import StorageError
 from memable.keys import (
     DEADLINE_KEY,
@@ -199,14 +200,15 @@ class Leader:
                 answer = await self._store.fire_timer(keys, key)
             if answer == Answer.DONE:
                 self._observer.timer_fired(workflow, time.monotonic() - due_s)
-        except ServerRefused as error:
+        except (Damaged, ServerRefused) as error:
             self._complain(f"timer {key!r} of {keys.name} cannot be fired", error, keys.name)
             await command("ZADD", timers, "XX", now_ms + _POSTPONED_MS, member)
 
     async def _expire(self, keys: InstanceKeys) -> Answer:
         """The deadline of a whole instance has come."""
         deadline_ms = await self._connection.command("HGET", keys.instance, "deadline_ms")
-        lived = f"{int(deadline_ms or 0) / 1000:g} s"
+        with reading(f"instance {keys.name}"):
+            lived = f"{int(deadline_ms or 0) / 1000:g} s"
         failure = failure_outcome("DeadlineExceeded", f"{keys.name} has not ended within its deadline of {lived}")
         retention_ms, parent = await self._retention_ms(keys.workflow), await self._store.parent_of(keys)
         answer = await self._store.expire(keys, failure, retention_ms, parent=parent)
@@ -224,14 +226,14 @@ class Leader:
 
     async def _workflows(self) -> list[str]:
         names = await self._connection.command("HKEYS", self._store.keys.workflows)
-        return [name.decode() for name in names]
+        return list(map(legible, names))
 
     async def _sweep(self, *, latest_ms: float) -> None:
         for workflow in await self._workflows():
             try:
                 while await self._sweep_stream(workflow, latest_ms) and not self._is_stopping:
                     pass
-            except ServerRefused as error:
+            except (Damaged, ServerRefused) as error:
                 self._complain(f"the stream of {workflow!r} cannot be swept", error)
 
     async def _sweep_stream(self, workflow: str, latest_ms: float) -> bool:
@@ -255,7 +257,7 @@ class Leader:
         """Whether the entry could be dealt with: one that cannot must not keep the others waiting."""
         try:
             return await self._recover(workflow, entry, found, latest_ms)
-        except ServerRefused as error:
+        except (Damaged, ServerRefused) as error:
             self._complain(f"entry {entry.decode()} of workflow {workflow!r} cannot be recovered", error)
             return False
 
@@ -347,4 +349,4 @@ class Leader:
             for consumer in consumers:
                 facts = dict(zip(consumer[::2], consumer[1::2], strict=True))
                 if facts[b"name"] not in alive and not facts[b"pending"]:
-                    await self._store.drop_consumer(stream, facts[b"name"].decode())
+                    await self._store.drop_consumer(stream, legible(facts[b"name"]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from memable import lua
 from memable.calls import Script
+from memable.damage import legible, reading
 from memable.holding import AnyPoint, Held
 from memable.keys import InstanceKeys, Partition, split_instance_name
 from memable.state import Status
@@ -48,7 +49,10 @@ def with_parent(script: lua.Script, bound: dict[str, Any]) -> Script:
 
 
 def parent_named(partition: Partition, name: bytes | None) -> InstanceKeys | None:
-    return partition.of(*split_instance_name(name.decode())) if name else None
+    if not name:
+        return None
+    with reading(f"the parent {legible(name)!r} of an instance"):
+        return partition.of(*split_instance_name(name.decode()))
 
 
 def for_waking(keys: InstanceKeys) -> dict[str, Any]:

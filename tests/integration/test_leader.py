@@ -15,7 +15,7 @@ from memable.connection import Endpoint, ScriptConnection
 from memable.embedded import TemporaryServer
 from memable.entering import enter
 from memable.holding import Held
-from memable.keys import GROUP, Keys
+from memable.keys import DEADLINE_KEY, GROUP, Keys
 from memable.runtime.leader import Leader
 from memable.runtime.observing import Observer
 from memable.store import Store, new_token
@@ -240,4 +240,30 @@ async def test_what_is_announced_of_one_workflow_and_cannot_be_read_keeps_none_f
         connection.connected_at_s = time.monotonic() - 2 * LEASE_S
         await leader._once()
         assert await connection.command("HGET", held.keys.instance, "status") == b"queued"
+        await store.resign(partition, leader._token)
+
+
+@pytest.mark.disorderly
+@pytest.mark.parametrize(
+    ("field", "value"), [("parent", b"\xff"), ("parent", b"nobody"), ("deadline_ms", b"soon")], ids=str
+)
+async def test_a_damaged_instance_whose_deadline_is_over_keeps_none_from_being_recovered(
+    redis_url: str, namespace: str, field: str, value: bytes
+) -> None:
+    async with connected(redis_url) as connection:
+        store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
+        (partition,) = store.keys.partitions
+        held = await abandoned(connection, store)
+        damaged = store.keys.of("order", "damaged")
+        await connection.command("HSET", damaged.instance, "status", "suspended", field, value)
+        await connection.command("ZADD", damaged.timers, 1, f"order/damaged/{DEADLINE_KEY}")
+        await connection.command("HSET", store.keys.workflows, b"\xff", "of nobody")
+        leader = Leader(
+            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
+        )
+        connection.connected_at_s = time.monotonic() - 2 * LEASE_S
+        await leader._once()
+        assert await connection.command("HGET", held.keys.instance, "status") == b"queued"
+        due = await connection.command("ZSCORE", damaged.timers, f"order/damaged/{DEADLINE_KEY}")
+        assert float(due) > 1, "it would keep the leader spinning"
         await store.resign(partition, leader._token)
