@@ -15,7 +15,7 @@ from memable.connection import Endpoint, ScriptConnection
 from memable.embedded import TemporaryServer
 from memable.entering import enter
 from memable.holding import Held
-from memable.keys import DEADLINE_KEY, GROUP, Keys
+from memable.keys import DEADLINE_KEY, GROUP, Keys, child_id
 from memable.runtime.leader import Leader
 from memable.runtime.observing import Observer
 from memable.store import Store, new_token
@@ -254,9 +254,9 @@ async def test_a_damaged_instance_whose_deadline_is_over_keeps_none_from_being_r
         store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
         (partition,) = store.keys.partitions
         held = await abandoned(connection, store)
-        damaged = store.keys.of("order", "damaged")
+        damaged = store.keys.of("order", child_id("p", "life", "k", 0))  # only a child's parent is asked for
         await connection.command("HSET", damaged.instance, "status", "suspended", field, value)
-        await connection.command("ZADD", damaged.timers, 1, f"order/damaged/{DEADLINE_KEY}")
+        await connection.command("ZADD", damaged.timers, 1, f"{damaged.name}/{DEADLINE_KEY}")
         await connection.command("HSET", store.keys.workflows, b"\xff", "of nobody")
         leader = Leader(
             store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=round(1e9)
@@ -264,6 +264,6 @@ async def test_a_damaged_instance_whose_deadline_is_over_keeps_none_from_being_r
         connection.connected_at_s = time.monotonic() - 2 * LEASE_S
         await leader._once()
         assert await connection.command("HGET", held.keys.instance, "status") == b"queued"
-        due = await connection.command("ZSCORE", damaged.timers, f"order/damaged/{DEADLINE_KEY}")
+        due = await connection.command("ZSCORE", damaged.timers, f"{damaged.name}/{DEADLINE_KEY}")
         assert float(due) > 1, "it would keep the leader spinning"
         await store.resign(partition, leader._token)
