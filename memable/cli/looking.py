@@ -6,7 +6,7 @@ import click
 
 from memable.cli.completion import complete_workflow
 from memable.cli.naming import InstanceCommand, names_instance
-from memable.cli.options import Target, label_values, takes_target
+from memable.cli.options import LIMIT_OPTION, Target, label_values, takes_target
 from memable.cli.printing import (
     add_row,
     coloured,
@@ -38,7 +38,7 @@ from memable.state import Status
 @click.option(
     "--children/--no-children", default=True, help="With those that other instances have started, or without."
 )
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@LIMIT_OPTION
 @click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended, as it said.")
 @takes_target
 def list_(
@@ -69,7 +69,8 @@ def list_(
         if page.items:
             print_rendered(out, shown)
         else:
-            out.print("no instances")
+            others = "" if workflow else " of a workflow that a worker has announced; of another: memable list WORKFLOW"
+            out.print(f"no instances{others}", soft_wrap=True)
         if page.cursor is not None:
             out.print(f"more: --cursor {page.cursor}", soft_wrap=True)
         return FINE

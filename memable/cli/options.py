@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import functools
 import json
+import math
 import os
 import re
 import sys
@@ -61,6 +62,18 @@ async def _with_known(error: WorkflowNotFound, client: Client) -> str:
 
 
 _SUGGESTED: Final = 5
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float) -> float:  # noqa: ARG001
+    """The number, unless it is none or has no end: no range refuses `nan`."""
+    if not math.isfinite(value):
+        raise click.BadParameter("a number of seconds is wanted")
+    return value
+
+
+LIMIT_OPTION = click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="How many at most."
+)
 
 
 URL_OPTION = click.option("--url", metavar="URL", help="Where Redis is. [default: MEMABLE_REDIS_URL, or localhost]")

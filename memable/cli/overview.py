@@ -9,7 +9,7 @@ import click
 
 from memable.cli.completion import complete_workflow
 from memable.cli.frames import load_cells, load_document, numbers_table, span, worker_document, workers_table
-from memable.cli.options import Target, takes_target
+from memable.cli.options import LIMIT_OPTION, Target, takes_target
 from memable.cli.printing import add_row, console, local, print_json, print_rendered, table
 from memable.cli.root import FINE
 from memable.client import Client
@@ -46,7 +46,7 @@ def workers(target: Target) -> int:
 
 
 @click.command(short_help="List what waits for a time, the earliest first.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@LIMIT_OPTION
 @click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended, as it said.")
 @takes_target
 def schedules(target: Target, *, limit: int, cursor: str | None) -> int:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from memable.cli.frames import Frame, rates_between, screen
 from memable.cli.naming import InstanceCommand, may_name_instance
-from memable.cli.options import Target, takes_target
+from memable.cli.options import Target, finite, takes_target
 from memable.cli.printing import console, now, one_line, print_json_line, print_rendered
 from memable.cli.root import FINE, INSTANCE_FAILED
 from memable.cli.timeline import Known, drawn, look, step_line
@@ -36,6 +36,7 @@ _FAILURES: Final = 5
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
+    callback=finite,
     default=1.0,
     show_default=True,
     metavar="SECONDS",

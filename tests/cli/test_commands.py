@@ -15,7 +15,7 @@ import pytest
 import redis
 
 import memable
-from memable import Client
+from memable import App, Client, Context
 from memable.cli.fleet import Fleet
 from memable.cli.root import _COMMANDS
 from memable.cli.worker import redis_cli
@@ -207,6 +207,25 @@ async def test_list_goes_page_by_page(client: Client, worker: WorkerProcess, acl
     assert shown.out.splitlines()[1].startswith("greet/g2 ")
     assert shown.out.splitlines()[2].startswith("more: --cursor ")
     assert (await acli("list", "nobody")).out == "no instances\n"
+
+
+async def test_list_says_whose_instances_it_cannot_know(client: Client, acli: AsyncCli) -> None:
+    app = App()
+
+    @app.workflow("unheard")
+    async def unheard(ctx: Context) -> None: ...
+
+    await client.invoke(unheard, id="u")  # before there is a worker
+    assert "announced" in (await acli("list")).out
+    assert "unheard/u" in (await acli("list", "unheard")).out
+
+
+@pytest.mark.parametrize(
+    "words", ["watch --once --interval nan", f"schedules --limit {9**20}", f"list --limit {9**20}"]
+)
+def test_numbers_that_are_none_are_wrong_usage(cli: Cli, words: str) -> None:
+    ran = cli(*words.split())
+    assert (ran.code, ran.out) == (2, "")
 
 
 async def test_the_options_go_before_the_environment(
