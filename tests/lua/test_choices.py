@@ -272,12 +272,14 @@ async def test_who_had_lost_is_free_again_once_the_choice_is_run_again(stage: St
         await stage.store.signal(held.keys, "a", "s2", YES)
 
 
+# none of its members is open any more where the last was a child that has ended, and the run has not chosen it yet
+@pytest.mark.parametrize("points", [POINTS, ()], ids=["members open", "no member open"])
 @pytest.mark.parametrize("end", [finish, lose_once_too_often])
 async def test_the_end_of_the_instance_is_that_of_its_races(
-    stage: Stage, end: Callable[[Stage, Held], Awaitable[None]]
+    stage: Stage, end: Callable[[Stage, Held], Awaitable[None]], points: tuple[Point, ...]
 ) -> None:
     held = await stage.run()
-    await stage.store.open(held, [RACE, *POINTS], [])
+    await stage.store.open(held, [RACE, *points], [])
     await end(stage, held)
     scene = await stage.check()
     assert "choosing" not in scene.hashes[held.keys.instance]
