@@ -20,6 +20,7 @@ from memable.runtime.leader import Leader
 from memable.runtime.observing import Observer
 from memable.store import Store, new_token
 from tests.integration.connecting import connected
+from tests.resting import hasten
 from tests.worker_process import TOO_LONG_S, until
 
 LEASE_S = 60.0
@@ -49,6 +50,10 @@ class Told(Observer):
 
     def __init__(self) -> None:
         self.recoveries: list[tuple[str, bool]] = []
+        self.fired: list[tuple[str, float]] = []
+
+    def timer_fired(self, workflow: str, late_s: float) -> None:
+        self.fired.append((workflow, late_s))
 
     def recovered(self, workflow: str, *, has_failed: bool) -> None:
         self.recoveries.append((workflow, has_failed))
@@ -137,12 +142,32 @@ async def test_a_leader_that_may_not_sweep_yet_gives_way_to_one_that_may(redis_u
         others.connected_at_s = time.monotonic() - LEASE_S - 1
         await new._once()
         assert await mine.command("GET", partition.leader) == f"{new._token} new".encode()
+        assert (new.is_leading, old.is_leading) == (True, False)
         await old._once()
         assert await mine.command("GET", partition.leader) == old._token.encode()
         assert await mine.command("HGET", held.keys.instance, "status") == b"queued"
         await new._once()
         assert await mine.command("GET", partition.leader) == old._token.encode()
+        assert (new.is_leading, old.is_leading) == (False, True)
         await old._store.resign(partition, old._token)
+
+
+async def test_how_late_a_timer_fired_is_told(redis_url: str, namespace: str) -> None:
+    app = App()
+    workflow = app.register("order", order)
+    async with Client(redis_url, app=app, namespace=namespace) as client, connected(redis_url) as connection:
+        store = Store(connection, await enter(connection, Endpoint.from_url(redis_url), namespace, None))
+        (partition,) = store.keys.partitions
+        await client.invoke(workflow, delay=1_000)
+        await hasten(client, 1_500)
+        told = Told()
+        leader = Leader(
+            store, connection, partition, "me", lease_s=LEASE_S, max_recoveries=5, default_retention_ms=1, observer=told
+        )
+        await leader._once()
+        ((name, late_s),) = told.fired
+        assert name == "order"
+        assert 499 < late_s < 500 + TOO_LONG_S
 
 
 async def test_what_was_lost_outside_of_memable_is_mended_and_told(
