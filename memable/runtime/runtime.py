@@ -422,7 +422,10 @@ class Runtime:
         if end is not End.LOST:
             return _OUTCOMES[end]
         # it may have been ended from outside, by a cancel or a deadline
-        status = await self._connection.command("HGET", run.held.keys.instance, "status")
+        try:
+            status = await self._connection.command("HGET", run.held.keys.instance, "status")
+        except StorageError:  # the run is over whatever the answer would be
+            return RunOutcome.LOST
         ended = {each.value: each for each in (RunOutcome.CANCELLED, RunOutcome.FAILED)}
         return ended.get((status or b"").decode(), RunOutcome.LOST)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from memable import App, Context, Engine, PermanentError, RetryPolicy, Settings, WorkflowFailed, current_step
 from memable.errors import SettingsError
+from memable.keys import Keys
 from memable.observability import watch
 from memable.observability.metrics import METRICS, NAMES
+from memable.runtime.observing import RunOutcome
+from memable.runtime.rest import End
 from tests.scraping import Scrape, ask, scrape, url_of
 from tests.worker_process import until
 
@@ -137,6 +142,15 @@ async def test_an_instance_that_its_leader_fails_at_its_deadline_is_counted(
             return found.by("memable_deadlines_exceeded_total", "workflow") == {"mortal": 1}
 
         await until(counted, "the deadline in the metrics")
+
+
+async def test_a_lost_run_is_over_though_redis_cannot_say_how_its_instance_ended(
+    redis_url: str, settings: Settings, work: Work
+) -> None:
+    async with Engine(work.app, url=redis_url, settings=settings) as engine:
+        runtime = engine._runtime
+    run: Any = SimpleNamespace(held=SimpleNamespace(keys=Keys(settings.namespace, partitions=1).of("order", "1")))
+    assert await runtime._outcome(run, End.LOST) is RunOutcome.LOST  # its connection is closed
 
 
 async def test_every_name_of_the_table_is_there_with_its_kind_and_help(
